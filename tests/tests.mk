@@ -1,0 +1,20 @@
+# Test binaries. Every tests/unit/test_*.c is a cmocka program of its own; each runs under
+# tests/run-one with its own simulated driver state and a time limit.
+
+UNIT_SRC := $(wildcard tests/unit/test_*.c)
+UNIT_BIN := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(UNIT_SRC))
+UNIT_HELPERS := $(filter-out $(UNIT_SRC),$(wildcard tests/unit/*.c))
+
+$(O)/tests/unit/%: $(O)/tests/unit/%.o $(call obj,$(UNIT_HELPERS)) $(LIBPC)
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(LIB_PROTOBUF) $(LIB_YAML) -lcmocka -ldl -lm
+
+$(UNIT_BIN:%=%.o) $(call obj,$(UNIT_HELPERS)): | $(GEN_C)
+
+unit: $(UNIT_BIN) $(SIM) ## Run the unit tests on the simulated driver
+	$(Q)tests/run-each $(O) $(UNIT_BIN)
+
+.PHONY: unit
+
+include tests/fuzz/fuzz.mk
