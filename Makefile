@@ -135,6 +135,47 @@ $(O)/sim/libnvidia-ml.so.1: $(call obj,$(filter-out %cuda.c,$(call src,tests/sim
 	@mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,libnvidia-ml.so.1 -o $@ $^ $(ALL_LDFLAGS)
 
+# ---- what the build needs ----
+
+# program or file : Debian package
+DEPS := protoc-c:protobuf-c-compiler /usr/include/protobuf-c/protobuf-c.h:libprotobuf-c-dev \
+        /usr/include/yaml.h:libyaml-dev /usr/include/cmocka.h:libcmocka-dev $(CC):gcc pkg-config:pkg-config
+
+deps: ## Say which packages are missing
+	@missing=$$(scripts=1; for d in $(DEPS); do need=$${d%%:*}; \
+	  case $$need in /*) test -e $$need;; *) command -v $$need >/dev/null;; esac || echo $${d##*:}; done); \
+	if [ -z "$$missing" ]; then \
+	  if pkg-config --atleast-version=1.4.1 libprotobuf-c; then echo 'nothing is missing'; \
+	  else echo 'protobuf-c is older than 1.4.1, which has the fixes of CVE-2022-33070 and CVE-2022-48468'; exit 1; fi; \
+	else echo 'missing packages (Debian and Ubuntu names):' $$missing; exit 1; fi
+
+# On Debian and Ubuntu, as root or with sudo, the two commands of the README need no other step.
+deps-installed:
+	@$(MAKE) -s --no-print-directory deps >/dev/null 2>&1 || { \
+	  command -v apt-get >/dev/null || { $(MAKE) -s --no-print-directory deps; exit 1; }; \
+	  echo '  DEPS   installing what is missing with apt-get'; \
+	  sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	  $$sudo apt-get -qq update >/dev/null && \
+	  DEBIAN_FRONTEND=noninteractive $$sudo apt-get -qq install -y $(foreach d,$(DEPS),$(lastword $(subst :, ,$(d)))) >/dev/null && \
+	  $(MAKE) -s --no-print-directory deps >/dev/null; }
+
+install: all ## Install under PREFIX (default /usr/local), below DESTDIR
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
+	install -m 0755 $(BIN) $(DESTDIR)$(PREFIX)/bin
+	install -m 0755 $(O)/lib/libpoolcap.so $(DESTDIR)$(PREFIX)/lib/libpoolcap.so.$(VERSION)
+	ln -sf libpoolcap.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libpoolcap.so.0
+	ln -sf libpoolcap.so.0 $(DESTDIR)$(PREFIX)/lib/libpoolcap.so
+	install -m 0644 $(O)/lib/libpoolcap.a $(DESTDIR)$(PREFIX)/lib
+	install -m 0644 alloc/shim/poolcap.h $(DESTDIR)$(PREFIX)/include
+
+SOURCES := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+
+format: ## Format the C sources
+	$(Q)clang-format -i $(SOURCES)
+
+check: ## Formatting, whitespace, long lines and functions
+	$(Q)tests/check-style $(SOURCES)
+
 clean: ## Remove what was built
 	$(Q)rm -rf build
 
@@ -143,5 +184,5 @@ help: ## This list
 
 -include $(shell find $(O) -name '*.d' -not -path '$(O)/address/*' 2>/dev/null)
 
-.PHONY: all clean help FORCE
+.PHONY: all clean help deps deps-installed install format check FORCE
 .SECONDARY:

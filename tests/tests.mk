@@ -1,5 +1,5 @@
 # Test binaries. Every tests/unit/test_*.c is a cmocka program of its own; each runs under
-# tests/run-one with its own simulated driver state and a time limit.
+# tests/run-each with its own simulated driver state and a time limit.
 
 UNIT_SRC := $(wildcard tests/unit/test_*.c)
 UNIT_BIN := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(UNIT_SRC))
@@ -18,3 +18,17 @@ unit: $(UNIT_BIN) $(SIM) ## Run the unit tests on the simulated driver
 .PHONY: unit
 
 include tests/fuzz/fuzz.mk
+
+# The suites of `make test`, in order. A suite prints what it ran; tests/run-all counts.
+SUITES := unit
+suites:
+	@echo $(SUITES)
+
+# What the tests of this checkout print, counted: the last line is "N passed, N failed, N skipped".
+test: ## Run every test on the simulated driver (installs what is missing on Debian and Ubuntu)
+	@$(MAKE) --no-print-directory deps-installed
+	$(Q)tests/run-all $(O)
+
+.PHONY: suites test
+
+include tests/demo/demo.mk

@@ -174,7 +174,7 @@ static enum pc_status each_pair(struct reader *r, const char *what, const yaml_n
     for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++) {
         const yaml_node_t *key_node = yaml_document_get_node(&r->document, p->key);
         const yaml_node_t *value = yaml_document_get_node(&r->document, p->value);
-        const char *key;
+        const char *key = NULL;
         enum pc_status status = scalar(r, "a key", key_node, &key);
         if (status != PC_OK)
             return status;
@@ -193,7 +193,7 @@ static enum pc_status each_pair(struct reader *r, const char *what, const yaml_n
 
 static enum pc_status read_bytes(struct reader *r, const char *key, const yaml_node_t *node, uint64_t *out)
 {
-    const char *text;
+    const char *text = NULL;
     enum pc_status status = scalar(r, key, node, &text);
     if (status != PC_OK)
         return status;
@@ -205,7 +205,7 @@ static enum pc_status read_bytes(struct reader *r, const char *key, const yaml_n
 
 static enum pc_status read_name(struct reader *r, const char *key, const yaml_node_t *node, char out[PC_NAME_MAX])
 {
-    const char *text;
+    const char *text = NULL;
     enum pc_status status = scalar(r, key, node, &text);
     if (status != PC_OK)
         return status;
@@ -218,7 +218,7 @@ static enum pc_status read_name(struct reader *r, const char *key, const yaml_no
 
 static enum pc_status read_gpu(struct reader *r, const yaml_node_t *node, char out[PC_GPU_REF_MAX])
 {
-    const char *text;
+    const char *text = NULL;
     enum pc_status status = scalar(r, "gpu", node, &text);
     if (status != PC_OK)
         return status;
@@ -371,7 +371,7 @@ static enum pc_status top_pair(struct reader *r, const char *key, const yaml_nod
     for (size_t i = 0; i < PC_ARRAY_LEN(settings); i++) {
         if (strcmp(key, settings[i].key) != 0)
             continue;
-        const char *text;
+        const char *text = NULL;
         enum pc_status status = scalar(r, key, value, &text);
         if (status != PC_OK)
             return status;

@@ -42,8 +42,11 @@ static void *open_library(const char *path, const char *soname, struct pc_error 
         char full[256];
         snprintf(full, sizeof full, "%s/%s", folders[i], soname);
         handle = dlopen(full, RTLD_NOW | RTLD_LOCAL);
-        if (handle != NULL)
+        if (handle != NULL) {
+            if (err != NULL)
+                *err = (struct pc_error){.status = PC_OK};
             return handle;
+        }
     }
     return NULL;
 }

@@ -14,6 +14,9 @@
 #include "alloc/base/cleanup.h"
 #include "alloc/broker/config.h"
 
+/* argv is not const in C, string literals are here. */
+#define ARG(text) ((char *)(uintptr_t)(text))
+
 static enum pc_status parse(const char *text, struct pc_config *config, struct pc_error *err)
 {
     return pc_config_parse("f.yaml", text, strlen(text), config, err);
@@ -40,7 +43,8 @@ static void test_grants(void **state)
     const char *text = "runDirectory: /tmp/x\nreserve: 1Gi\nlogLevel: debug\nsimulated: true\n"
                        "grants:\n"
                        "- name: alice\n  memory: 4Gi\n  cap: 3500Mi\n"
-                       "- {name: bob, tenant: team, podUid: 0a-1, gpus: [{gpu: 1, memory: 1Gi}, {gpu: GPU-x, memory: 2Gi, cap: 1Gi}]}\n";
+                       "- {name: bob, tenant: team, podUid: 0a-1, gpus: [{gpu: 1, memory: 1Gi}, "
+                       "{gpu: GPU-x, memory: 2Gi, cap: 1Gi}]}\n";
     assert_int_equal(parse(text, &config, &err), PC_OK);
     assert_int_equal(config.reserve, PC_GIB);
     assert_true(config.simulated);
@@ -114,7 +118,7 @@ static void test_precedence(void **state)
     struct pc_config config;
     struct pc_error err;
     enum pc_config_action action;
-    char *argv[] = {"poolcapd", "--config", file, "--run-directory=/flag", "--simulated", NULL};
+    char *argv[] = {ARG("poolcapd"), ARG("--config"), file, ARG("--run-directory=/flag"), ARG("--simulated"), NULL};
     assert_int_equal(pc_config_load(5, argv, &config, &action, &err), PC_OK);
     assert_string_equal(config.run_directory, "/flag");
     assert_int_equal(config.reserve, 2 * PC_GIB);
@@ -137,15 +141,15 @@ static void test_bad_flags(void **state)
     struct pc_config config;
     struct pc_error err;
     enum pc_config_action action;
-    char *unknown[] = {"poolcapd", "--confg=x", NULL};
+    char *unknown[] = {ARG("poolcapd"), ARG("--confg=x"), NULL};
     assert_int_equal(pc_config_load(2, unknown, &config, &action, &err), PC_ERR_INVALID);
     assert_non_null(strstr(err.text, "--help"));
-    char *missing[] = {"poolcapd", "--reserve", NULL};
+    char *missing[] = {ARG("poolcapd"), ARG("--reserve"), NULL};
     assert_int_equal(pc_config_load(2, missing, &config, &action, &err), PC_ERR_INVALID);
-    char *nofile[] = {"poolcapd", "--config=/nonexistent/x.yaml", NULL};
+    char *nofile[] = {ARG("poolcapd"), ARG("--config=/nonexistent/x.yaml"), NULL};
     assert_int_equal(pc_config_load(2, nofile, &config, &action, &err), PC_ERR_INVALID);
     assert_non_null(strstr(err.text, "/nonexistent/x.yaml"));
-    char *help[] = {"poolcapd", "--help", NULL};
+    char *help[] = {ARG("poolcapd"), ARG("--help"), NULL};
     assert_int_equal(pc_config_load(2, help, &config, &action, &err), PC_OK);
     assert_int_equal(action, PC_CONFIG_HELP);
 }
