@@ -32,3 +32,7 @@ test: ## Run every test on the simulated driver (installs what is missing on Deb
 .PHONY: suites test
 
 include tests/demo/demo.mk
+include tests/chaos/chaos.mk
+include tests/conformance/conformance.mk
+include tests/gpu/gpu.mk
+include tests/drift/drift.mk

@@ -14,3 +14,8 @@ demo: ## Show the main job, and check it
 	$(Q)tests/with-driver $(O) $(O)/tests/demo/demo
 
 .PHONY: demo
+
+$(O)/tests/demo/big.o: | $(GEN_C)
+$(O)/tests/demo/big: $(O)/tests/demo/big.o $(DEMO_PARTS) $(LIBPC) $(O)/lib/libpoolcap.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) -o $@ $(filter %.o,$^) $(O)/lib/libpoolcap.a $(LIBPC) $(ALL_LDFLAGS) $(LIB_PROTOBUF) $(LIB_YAML) -ldl

@@ -26,7 +26,8 @@ static struct {
     int presence; /* the fd whose OFD holds this process's own byte; forks keep it */
     int pids;     /* never closed: closing any fd of that file would drop the process's lock */
     int gpu[SIM_GPUS];
-} here = {.mutex = PTHREAD_MUTEX_INITIALIZER, .locks = -1, .presence = -1, .pids = -1, .gpu = {[0 ... SIM_GPUS - 1] = -1}};
+} here = {
+    .mutex = PTHREAD_MUTEX_INITIALIZER, .locks = -1, .presence = -1, .pids = -1, .gpu = {[0 ... SIM_GPUS - 1] = -1}};
 
 void sim_lock(void)
 {
@@ -213,7 +214,7 @@ struct sim_book *sim_book_open(void)
 /* --- sums and searches --- */
 
 /* Runs the statement for every entry of a table that is in use. */
-#define EACH(book, table, e)                                                              \
+#define EACH(book, table, e)                                                                            \
     for (__typeof__(&(book)->table[0]) e = (book)->table; e < (book)->table + (book)->table##_end; e++) \
         if (e->used != 0)
 
@@ -221,11 +222,17 @@ uint64_t sim_used(const struct sim_book *book, unsigned int gpu)
 {
     uint64_t sum = 0;
     EACH(book, procs, p)
-    sum += p->context[gpu];
+    {
+        sum += p->context[gpu];
+    }
     EACH(book, pools, p)
-    sum += p->gpu == gpu ? p->card : 0;
+    {
+        sum += p->gpu == gpu ? p->card : 0;
+    }
     EACH(book, ranges, r)
-    sum += r->gpu == gpu ? r->size : 0;
+    {
+        sum += r->gpu == gpu ? r->size : 0;
+    }
     return sum;
 }
 
@@ -250,7 +257,9 @@ uint64_t sim_proc_bytes(const struct sim_book *book, const struct sim_proc *proc
 {
     uint64_t sum = proc->context[gpu];
     EACH(book, pools, p)
-    sum += p->gpu == gpu && p->exporter == proc->id ? p->card : 0;
+    {
+        sum += p->gpu == gpu && p->exporter == proc->id ? p->card : 0;
+    }
     EACH(book, ranges, r)
     {
         if (r->gpu == gpu && (r->owner == proc->id || (r->used == SIM_LARGE && refers(book, proc->id, r->id))))
@@ -287,19 +296,19 @@ struct sim_range *sim_range_by_id(struct sim_book *book, uint64_t id)
 }
 
 /* The first free entry of a table, zeroed; the table's end moves before the entry can be in use. */
-#define TAKE(book, table, max)                             \
-    ({                                                     \
-        uint32_t i = 0;                                    \
+#define TAKE(book, table, max)                                        \
+    ({                                                                \
+        uint32_t i = 0;                                               \
         while (i < (book)->table##_end && (book)->table[i].used != 0) \
-            i++;                                           \
-        __typeof__(&(book)->table[0]) e = NULL;            \
-        if (i < (max)) {                                   \
-            e = &(book)->table[i];                         \
-            memset(e, 0, sizeof *e);                       \
-            if (i == (book)->table##_end)                  \
-                SIM_STORE((book)->table##_end, i + 1);     \
-        }                                                  \
-        e;                                                 \
+            i++;                                                      \
+        __typeof__(&(book)->table[0]) e = NULL;                       \
+        if (i < (max)) {                                              \
+            e = &(book)->table[i];                                    \
+            memset(e, 0, sizeof *e);                                  \
+            if (i == (book)->table##_end)                             \
+                SIM_STORE((book)->table##_end, i + 1);                \
+        }                                                             \
+        e;                                                            \
     })
 
 struct sim_pool *sim_pool_new(struct sim_book *book)
@@ -400,7 +409,9 @@ static void settle_pool(const struct sim_book *book, struct sim_pool *pool)
 void sim_settle(struct sim_book *book)
 {
     EACH(book, pools, p)
-    settle_pool(book, p);
+    {
+        settle_pool(book, p);
+    }
     EACH(book, ranges, r)
     {
         if (r->used != SIM_LARGE || refers(book, 0, r->id) || held(r->id))

@@ -160,9 +160,9 @@ pc_cu_result cuMemAllocManaged(pc_cu_deviceptr *ptr, size_t bytes, unsigned int 
     pc_cu_result code = capture_check();
     if (code != PC_CU_SUCCESS)
         return code;
-    void *map = span_room() ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                                   -1, 0)
-                            : MAP_FAILED;
+    void *map = span_room()
+                    ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                    : MAP_FAILED;
     if (map == MAP_FAILED)
         return PC_CU_ERROR_OUT_OF_MEMORY;
     span_add(&(struct span){(uintptr_t)map, bytes, 0, SPAN_MANAGED, ctx->gpu, 0, NULL});
@@ -378,8 +378,8 @@ static bool is_direct(const struct span *span)
 
 static unsigned int handle_types(const struct span *span)
 {
-    bool own = span->kind == SPAN_MAP ||
-               (span->kind == SPAN_BLOCK && ((const struct pc_cu_pool_st *)span->owner)->exportable);
+    bool own =
+        span->kind == SPAN_MAP || (span->kind == SPAN_BLOCK && ((const struct pc_cu_pool_st *)span->owner)->exportable);
     return own ? PC_CU_MEM_HANDLE_TYPE_POSIX_FD : PC_CU_MEM_HANDLE_TYPE_NONE;
 }
 

@@ -121,7 +121,8 @@ static uint64_t exported_and_free(const struct pc_cu_pool_st *pool, uint64_t lef
         const struct span *s = &sim.spans[i];
         if (s->kind != SPAN_BLOCK || s->owner != pool)
             continue;
-        for (uint64_t g = (s->addr - base) / PC_POOL_GRANULE; g <= (s->addr + s->size - 1 - base) / PC_POOL_GRANULE; g++)
+        for (uint64_t g = (s->addr - base) / PC_POOL_GRANULE; g <= (s->addr + s->size - 1 - base) / PC_POOL_GRANULE;
+             g++)
             left[g / 64] &= ~(1ull << g % 64);
     }
     for (size_t i = 0; i < SIM_GRANULES / 64; i++)
@@ -207,8 +208,7 @@ static pc_cu_result check_props(const pc_cu_pool_props_t *props, const struct si
     if (props->alloc_type != PC_CU_MEM_ALLOCATION_TYPE_PINNED || props->handle_types > PC_CU_MEM_HANDLE_TYPE_POSIX_FD ||
         props->location.type != PC_CU_MEM_LOCATION_TYPE_DEVICE)
         return PC_CU_ERROR_INVALID_VALUE;
-    return props->location.id >= 0 && props->location.id < (int)book->gpus ? PC_CU_SUCCESS
-                                                                            : PC_CU_ERROR_INVALID_DEVICE;
+    return props->location.id >= 0 && props->location.id < (int)book->gpus ? PC_CU_SUCCESS : PC_CU_ERROR_INVALID_DEVICE;
 }
 
 static struct sim_pool *share_pool(const pc_cu_pool_props_t *props)
@@ -298,10 +298,8 @@ pc_cu_result cuMemPoolGetAttribute(pc_cu_mempool pool, pc_cu_mempool_attribute a
     if (!is_pool(pool) || value == NULL)
         return PC_CU_ERROR_INVALID_VALUE;
     const uint64_t values[] = {
-        [PC_CU_MEMPOOL_RELEASE_THRESHOLD] = pool->threshold,
-        [PC_CU_MEMPOOL_RESERVED_CURRENT] = pool->shared->reserved,
-        [PC_CU_MEMPOOL_RESERVED_HIGH] = pool->reserved_high,
-        [PC_CU_MEMPOOL_USED_CURRENT] = pool->used,
+        [PC_CU_MEMPOOL_RELEASE_THRESHOLD] = pool->threshold, [PC_CU_MEMPOOL_RESERVED_CURRENT] = pool->shared->reserved,
+        [PC_CU_MEMPOOL_RESERVED_HIGH] = pool->reserved_high, [PC_CU_MEMPOOL_USED_CURRENT] = pool->used,
         [PC_CU_MEMPOOL_USED_HIGH] = pool->used_high,
     };
     if (attribute < PC_CU_MEMPOOL_RELEASE_THRESHOLD || attribute >= PC_ARRAY_LEN(values))

@@ -10,6 +10,16 @@
  *   gpu<n> the bytes of a GPU, sparse. File offset = device address - sim_base(n)
  *   inject what to fail and to delay, for a running process (inject.c)
  *
+ * Environment. POOLCAP_SIM_DIR is the state directory; without it, or beside a real driver (unless
+ * POOLCAP_SIM_FORCE=1), there is no device. The first process of a directory sets, for all: POOLCAP_SIM_GPUS (1),
+ * and in bytes for each GPU POOLCAP_SIM_MEMORY (16 GiB), POOLCAP_SIM_CONTEXT (64 MiB, what a context costs) and
+ * POOLCAP_SIM_RESERVED (0, the driver's own); POOLCAP_SIM_REAP_DELAY_MS (0: how long the dead keep what they had, from
+ * when anyone first looks). Each process for itself: POOLCAP_SIM_CONCURRENT_MANAGED (1), POOLCAP_SIM_FAIL and
+ * POOLCAP_SIM_DELAY (inject.c).
+ *
+ * Simpler than a driver: no kernels; all work is done when it is queued; a pool block that is put together from
+ * scattered free pieces reads as it did at its address, not as the pieces did; peer access is not checked.
+ *
  * Rules of the book, because processes are killed at any instruction, inside the lock too:
  *  - an entry exists when its word `used` is not 0; that word is written last when it is made and first cleared when
  *    it goes. Memory is punched before its entry goes, so a reaper only ever repeats work.
@@ -51,7 +61,7 @@ struct sim_pool {
     uint32_t used;
     uint32_t gpu;
     uint64_t id;
-    uint64_t exporter; /* id of its process; 0 once that is dead or has destroyed the pool */
+    uint64_t exporter;     /* id of its process; 0 once that is dead or has destroyed the pool */
     uint64_t base, window; /* addresses; more than the cap, so that scattered holes never refuse a request that fits */
     uint64_t cap;          /* 0: none */
     uint64_t reserved;     /* what the pool's own books say */
@@ -72,7 +82,7 @@ struct sim_range {
     uint64_t addr, size;
 };
 
-struct sim_ref { /* a process's hold on a pool that it imported, or on large memory */
+struct sim_ref {   /* a process's hold on a pool that it imported, or on large memory */
     uint32_t used; /* how many holds */
     uint32_t pad;
     uint64_t proc, object;
@@ -82,8 +92,8 @@ struct sim_book {
     uint64_t magic;
     uint32_t gpus;
     uint32_t reap_delay_ms;
-    uint64_t memory, context, reserved; /* bytes, each GPU */
-    unsigned char seed[12];             /* of the UUIDs */
+    uint64_t memory, context, reserved;                  /* bytes, each GPU */
+    unsigned char seed[12];                              /* of the UUIDs */
     uint32_t procs_end, pools_end, ranges_end, refs_end; /* no entry in use from here on */
     uint64_t next_id;
     uint64_t cursor[SIM_GPUS]; /* where the search for free addresses goes on: a hint */

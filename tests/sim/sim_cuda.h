@@ -65,11 +65,11 @@ struct sim_process {
 extern struct sim_process sim;
 
 /* First in every exported function: counts and injects; then refuses what came before cuInit or after a fork. */
-#define SIM_CALL(name)                                        \
-    do {                                                      \
-        pc_cu_result sim_code = sim_call(SIM_##name);         \
-        if (sim_code != PC_CU_SUCCESS)                        \
-            return sim_code;                                  \
+#define SIM_CALL(name)                                \
+    do {                                              \
+        pc_cu_result sim_code = sim_call(SIM_##name); \
+        if (sim_code != PC_CU_SUCCESS)                \
+            return sim_code;                          \
     } while (0)
 pc_cu_result sim_call(enum sim_call_id call);
 
@@ -81,7 +81,7 @@ void span_add(const struct span *span);
 struct span *span_find(uint64_t addr); /* the one that addr lies in */
 struct span *span_base(uint64_t addr); /* the one that begins at addr */
 void span_remove(struct span *span);
-size_t span_first(uint64_t addr);      /* index of the first span at or behind addr */
+size_t span_first(uint64_t addr);                          /* index of the first span at or behind addr */
 uint64_t span_free_address(uint64_t size, uint64_t align); /* of this process alone, for mappings; 0: none */
 
 /* Whether the thread may make a call that is unsafe during a capture; if not, the capture is spoilt (trap 12). */

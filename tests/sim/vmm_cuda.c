@@ -249,8 +249,8 @@ pc_cu_result cuMemMap(pc_cu_deviceptr ptr, size_t bytes, size_t offset, pc_cu_me
         return PC_CU_ERROR_INVALID_VALUE;
     if (!span_room())
         return PC_CU_ERROR_OUT_OF_MEMORY;
-    span_add(&(struct span){ptr, bytes, large->shared->addr, SPAN_MAP, large->shared->gpu, PC_CU_MEM_ACCESS_NONE,
-                            large});
+    span_add(
+        &(struct span){ptr, bytes, large->shared->addr, SPAN_MAP, large->shared->gpu, PC_CU_MEM_ACCESS_NONE, large});
     large->maps++;
     return PC_CU_SUCCESS;
 }
