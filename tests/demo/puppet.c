@@ -1,6 +1,7 @@
 #include "tests/demo/puppet.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -202,7 +203,7 @@ static void die(const char *what)
 void puppet_start(struct puppet *p, const char *socket)
 {
     int to[2], from[2];
-    if (pipe2(to, 0) < 0 || pipe2(from, 0) < 0)
+    if (pipe2(to, O_CLOEXEC) < 0 || pipe2(from, O_CLOEXEC) < 0)
         die("pipe");
     p->pid = fork();
     if (p->pid < 0)
@@ -210,8 +211,6 @@ void puppet_start(struct puppet *p, const char *socket)
     if (p->pid == 0) {
         dup2(to[0], STDIN_FILENO);
         dup2(from[1], STDOUT_FILENO);
-        for (int fd = 3; fd < 256; fd++)
-            close(fd);
         setenv("POOLCAP_SOCKET", socket, 1);
         execl("/proc/self/exe", "poolcap-puppet", "puppet", (char *)NULL);
         _exit(127);
