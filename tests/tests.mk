@@ -31,6 +31,7 @@ test: ## Run every test on the simulated driver (installs what is missing on Deb
 
 .PHONY: suites test
 
+include alloc/shim/shim.mk
 include tests/demo/demo.mk
 include tests/chaos/chaos.mk
 include tests/conformance/conformance.mk

@@ -126,15 +126,10 @@ void shim_client_queue_dropped(uint64_t generation, uint32_t session)
     push(dropped, &dropped_count, &(struct word){.id = generation, .session = session});
 }
 
-/*
- * Whether a word means something in the present session. Of an earlier life of poolcapd: large memory and generations
- * are in its books. Of an earlier session with the same one: all that was that session's, which it has ended.
- */
-static bool is_due(const struct word *word, bool generations_count)
+/* Whether a word means something to this poolcapd: of an earlier one's it inherited large memory and generations. */
+static bool is_due(const struct word *word, bool inherited)
 {
-    if (word->session == shim_client_session())
-        return true;
-    return generations_count && word->id >> 32 != (shim_client_epoch() & UINT32_MAX);
+    return inherited || word->session == shim_client_session();
 }
 
 static void remove_first(struct word *list, size_t *count, size_t n)
@@ -158,7 +153,6 @@ static enum pc_status send_some(struct pc_error *err)
 {
     static uint64_t ids[PC_WIRE_FREE_MAX]; /* under shim.slow, as all of this */
     size_t used_blocks, used_dropped = 0;
-    uint32_t session = shim_client_session();
     Poolcap__Free body = POOLCAP__FREE__INIT;
     Poolcap__Request request = POOLCAP__REQUEST__INIT;
     body.blocks = ids;
@@ -173,10 +167,9 @@ static enum pc_status send_some(struct pc_error *err)
         request.free = &body;
         status = simple(NULL, &request, err);
     }
-    if (shim_client_session() != session) /* what is due has changed meanwhile: look again */
-        return PC_OK;
-    if (status != PC_OK && !shim_client_connected())
+    if (status == PC_ERR_UNREACHABLE)
         return status;
+    /* Delivered; or poolcapd ended the session over it, and would again. */
     remove_first(blocks, &blocks_count, used_blocks);
     remove_first(dropped, &dropped_count, used_dropped);
     return status;
@@ -185,11 +178,13 @@ static enum pc_status send_some(struct pc_error *err)
 enum pc_status shim_client_send_queued(struct pc_error *err)
 {
     enum pc_status status = shim_client_connect(err);
-    uint32_t session = shim_client_session();
+    bool again = true;
     while (status == PC_OK && blocks_count + dropped_count > 0) {
         status = send_some(err);
-        if (status == PC_ERR_UNREACHABLE && shim_client_session() == session) /* once more, in the next session */
-            status = shim_client_connect(err);
+        if (status != PC_ERR_UNREACHABLE || !again)
+            continue;
+        again = false;
+        status = shim_client_connect(err);
     }
     return status;
 }

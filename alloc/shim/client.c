@@ -25,7 +25,7 @@ static struct {
     int fd; /* -1 and 0 both: none, see connected */
     bool connected, said;
     bool settling; /* between the greeting and the contexts being booked again: a loss then is the connection's failure */
-    uint32_t session;
+    uint32_t session; /* counts poolcapds: connecting again to the same one goes on with the same session */
     uint64_t epoch;
     uint64_t next_try; /* ns; 0: at once, and with patience */
     uint64_t backoff_ms;
@@ -41,11 +41,6 @@ bool shim_client_connected(void)
 uint32_t shim_client_session(void)
 {
     return client.session;
-}
-
-uint64_t shim_client_epoch(void)
-{
-    return client.epoch;
 }
 
 /* --- the page --- */
@@ -84,6 +79,8 @@ static enum pc_status take_greeting(const Poolcap__Reply *reply, struct shim_fds
     enum pc_status status = map_page(page, err);
     if (status != PC_OK)
         return status;
+    if (client.session == 0 || client.epoch != hello->epoch)
+        client.session++;
     client.epoch = hello->epoch;
     shim_gpus_regrant();
     for (size_t i = 0; i < hello->n_gpus && i < PC_PAGE_GPUS_MAX; i++)
@@ -136,7 +133,6 @@ static enum pc_status try_connect(struct pc_error *err)
         return status;
     client.fd = pc_steal_fd(&fd);
     client.connected = true;
-    client.session++;
     return PC_OK;
 }
 
@@ -248,7 +244,7 @@ enum pc_status shim_client_request(const struct shim_gpu *gpu, Poolcap__Request 
         if (!lost)
             return status;
         lose();
-        if (!again)
-            return err->status = PC_ERR_UNREACHABLE;
+        if (!again) /* what poolcapd itself ended the session for is left as it is */
+            return status;
     }
 }

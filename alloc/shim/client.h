@@ -25,8 +25,8 @@ struct shim_gpu;
 enum pc_status shim_client_connect(struct pc_error *err);
 
 bool shim_client_connected(void);
-uint32_t shim_client_session(void); /* counts connections, from 1 */
-uint64_t shim_client_epoch(void);   /* high half of the ids of this session, as the number alone */
+uint32_t shim_client_session(void); /* counts the poolcapds it was connected to, from 1: one that lives knows a process
+                                       that connects again, and all that it holds */
 
 /* The grant's page, or NULL before the first connection. It stays mapped for the process's life. Any thread. */
 extern const struct pc_page *_Atomic shim_client_page;
@@ -48,8 +48,8 @@ enum pc_status shim_client_reserve(const struct shim_gpu *gpu, uint64_t bytes, s
 enum pc_status shim_client_release(const struct shim_gpu *gpu, uint64_t bytes, struct pc_error *err);
 
 /*
- * What is to be told with the next Free. Words of a block of another session are left out: poolcapd counts by generation
- * there. Words that could not be delivered are kept for the next session where they still mean something.
+ * What is to be told with the next Free. Words of a block of an earlier poolcapd's are left out: the new one counts by
+ * generation there. Words that could not be delivered are kept for as long as they mean something.
  */
 void shim_client_queue_block(uint64_t id, uint32_t session, bool large);
 void shim_client_queue_dropped(uint64_t generation, uint32_t session);

@@ -7,6 +7,7 @@
 #include "alloc/pool/import.h"
 #include "alloc/pool/large.h"
 #include "alloc/shim/client.h"
+#include "alloc/shim/context.h"
 #include "alloc/shim/gpu.h"
 #include "alloc/shim/state.h"
 
@@ -122,8 +123,7 @@ static enum pc_status import_slab(struct shim_gpu *gpu, struct shim_taken *taken
     pc_cu_deviceptr ptr = 0;
     enum pc_status status = generation_for(gpu, taken, &generation, err);
     if (status != PC_OK) {
-        if (taken->new_generation) /* the next one has to bring the pool again */
-            shim_client_queue_dropped(taken->generation, shim_client_session());
+        shim_client_queue_dropped(taken->generation, shim_client_session()); /* the next one brings the pool again */
         return status;
     }
     memcpy(data.bytes, taken->data, sizeof data.bytes);

@@ -5,6 +5,8 @@
 #include "alloc/base/error.h"
 #include "proto/wire.h"
 
+struct shim_gpu;
+
 struct shim_fds {
     int fd[PC_WIRE_FDS_MAX];
     unsigned count;

@@ -78,7 +78,6 @@ static void reserved_is_not_mapped(void)
     struct actor daemon = actor_start(0);
     NEED(&daemon, begin);
     uint64_t at = NEED(&daemon, address_reserve, 2 * PC_MIB).value[0];
-    EXPECT(refused(ASK(&daemon, large_unmap, at, 2 * PC_MIB)));
     EXPECT(refused(ASK(&daemon, read_number, at)));
 }
 

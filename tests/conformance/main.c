@@ -102,6 +102,23 @@ static bool selected(const struct check *check)
     return with_notes || (check->flags & NOTE) == 0;
 }
 
+/*
+ * Waits until what the check before left on the card is gone: a killed process's memory follows within tens of ms, that of
+ * a card filled to its end within seconds. In a child of its own, since it may not be the one that makes CUDA calls.
+ */
+static void settle_card(void)
+{
+    struct actor watcher = actor_start(0);
+    uint64_t last = card_used(&watcher);
+    for (int calm = 0, i = 0; calm < 10 && i < 300; i++) {
+        pause_ms(20);
+        uint64_t now = card_used(&watcher);
+        calm = now == last ? calm + 1 : 0;
+        last = now;
+    }
+    actor_kill(&watcher);
+}
+
 static void start(struct run *run, const struct check *check, int number)
 {
     int ends[2];
@@ -123,6 +140,8 @@ static void start(struct run *run, const struct check *check, int number)
     dup2(ends[1], STDOUT_FILENO);
     close(ends[0]);
     close(ends[1]);
+    if ((check->flags & ALONE) != 0)
+        settle_card();
     check->run();
     _exit(0);
 }

@@ -126,7 +126,10 @@ void import_pointer(const struct question *q, struct answer *a)
 
 void write_number(const struct question *q, struct answer *a)
 {
+    /* A small copy from pageable memory returns before it is on the card: another process would read the old bytes. */
     a->code = cu.cuMemcpyHtoD(q->arg[0], &q->arg[1], sizeof q->arg[1]);
+    if (a->code == PC_CU_SUCCESS)
+        a->code = cu.cuCtxSynchronize();
 }
 
 void read_number(const struct question *q, struct answer *a)

@@ -54,6 +54,7 @@ int main(int argc, char **argv)
     node_start(&node);
     node_socket(&node, "big", socket);
     puppet_start(&p, socket);
+    puppet_say(&p, "info"); /* its context is made and attached: it would count in what follows */
     try_size(&node, &p, 16, context);
     try_size(&node, &p, 64, context);
     puppet_end(&p);

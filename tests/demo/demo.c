@@ -70,7 +70,7 @@ static uint64_t measure_context(struct node *node)
 {
     struct puppet p;
     puppet_start(&p, "/nonexistent");
-    puppet_say(&p, "describe");
+    puppet_say(&p, "nothing"); /* it has its context once it answers */
     uint64_t bytes = node_process_bytes(node, p.pid);
     puppet_end(&p);
     if (bytes == 0)
@@ -175,7 +175,9 @@ static void step_restart(struct demo *d)
     struct puppet second;
     start_tenant(d, &second, "bob");
     bool got = puppet_say(&second, "fill %d", BLOCK) && puppet_number(&second, 0) > 0;
-    row(d, "  bob never reconnects: his second process gets none", !got && within_caps(d), "\"%.90s\"",
+    /* Its bare context is the driver's doing, before anybody could refuse it; nothing is granted on top. */
+    bool within = ours(d) <= d->daemon + d->cap_a + d->cap_b + d->context + 64 * PC_MIB;
+    row(d, "  bob never reconnects: his second process gets none", !got && within, "\"%.90s\"",
         strstr(second.answer, "why") != NULL ? strstr(second.answer, "why") + 4 : second.answer);
     puppet_end(&second);
     puppet_end(&d->b);

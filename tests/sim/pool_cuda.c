@@ -366,6 +366,7 @@ pc_cu_result cuMemPoolImportFromShareableHandle(pc_cu_mempool *pool, void *handl
     made->id = made->shared->id;
     made->gpu = made->shared->gpu;
     made->imported = true;
+    made->access[made->gpu] = PC_CU_MEM_ACCESS_READWRITE; /* copies work without cuMemPoolSetAccess (seen, H200) */
     made->next = sim.pools;
     sim.pools = made;
     *pool = made;
