@@ -37,3 +37,17 @@ include tests/chaos/chaos.mk
 include tests/conformance/conformance.mk
 include tests/gpu/gpu.mk
 include tests/drift/drift.mk
+
+# The demo, the kill storm and the shim's symbols as suites of `make test`: on the simulated driver, counted.
+SUITES += demo-check storm-check
+STORM_CHECK_TENANTS ?= 24
+
+demo-check: $(BIN) $(SIM) $(O)/tests/demo/demo
+	$(Q)POOLCAP_SIM=1 tests/with-driver $(O) $(O)/tests/demo/demo 2>&1 | tee -a "$${POOLCAP_TEST_LOG:-/dev/null}"; \
+	  exit $${PIPESTATUS[0]}
+
+storm-check: $(BIN) $(SIM) $(O)/tests/chaos/storm
+	$(Q)POOLCAP_SIM=1 POOLCAP_CHECK=1 tests/with-driver $(O) $(O)/tests/chaos/storm $(STORM_CHECK_TENANTS) 2>&1 \
+	  | tee -a "$${POOLCAP_TEST_LOG:-/dev/null}"; exit $${PIPESTATUS[0]}
+
+.PHONY: demo-check storm-check
