@@ -2,11 +2,11 @@
  * The sealed page of a grant: its cap and charge, in memory that its processes map read-only, so that cuMemGetInfo and
  * the idle rule cost no call.
  *
- * A memfd of PC_PAGE_BYTES, written by poolcapd through a mapping made before F_SEAL_FUTURE_WRITE | SHRINK | GROW | SEAL
- * were set; sent to every session with HelloReply. One writer (poolcapd's loop thread), any number of readers.
+ * A memfd of PC_PAGE_BYTES, written by poolcapd through a mapping made before F_SEAL_FUTURE_WRITE | SHRINK | GROW |
+ * SEAL were set; sent to every session with HelloReply. One writer (poolcapd's loop thread), any number of readers.
  *
- * Each GPU's figures are guarded by a sequence lock: odd while being written. A poolcapd that is killed in between leaves
- * it odd for ever, so readers try a bounded number of times and then use what they last had.
+ * Each GPU's figures are guarded by a sequence lock: odd while being written. A poolcapd that is killed in between
+ * leaves it odd for ever, so readers try a bounded number of times and then use what they last had.
  */
 #ifndef PC_PROTO_PAGE_H
 #define PC_PROTO_PAGE_H
@@ -20,10 +20,10 @@ enum { PC_PAGE_GPUS_MAX = 16, PC_PAGE_BYTES = 4096, PC_PAGE_VERSION = 1 };
 
 struct pc_page_gpu {
     _Atomic uint32_t sequence;
-    _Atomic uint32_t wanted;    /* MiB that another process of the tenant is short of; 0: nothing */
-    _Atomic uint64_t cap;       /* bytes: the grant's cap on this GPU */
-    _Atomic uint64_t charged;   /* bytes charged to the grant */
-    _Atomic uint64_t room;      /* bytes that a request of this grant could still get (the smaller of grant and tenant) */
+    _Atomic uint32_t wanted;  /* MiB that another process of the tenant is short of; 0: nothing */
+    _Atomic uint64_t cap;     /* bytes: the grant's cap on this GPU */
+    _Atomic uint64_t charged; /* bytes charged to the grant */
+    _Atomic uint64_t room;    /* bytes that a request of this grant could still get (the smaller of grant and tenant) */
     uint64_t reserved[4];
 };
 
@@ -31,7 +31,8 @@ struct pc_page {
     uint32_t magic;
     uint32_t version;
     uint64_t epoch;
-    _Atomic uint32_t alive; /* 1 while poolcapd serves; 0 after an orderly stop. A killed one leaves 1: the socket tells */
+    _Atomic uint32_t
+        alive; /* 1 while poolcapd serves; 0 after an orderly stop. A killed one leaves 1: the socket tells */
     uint32_t gpus;
     uint64_t reserved[4];
     struct pc_page_gpu gpu[PC_PAGE_GPUS_MAX];

@@ -1,7 +1,7 @@
 /*
- * The books file: what a new poolcapd must know of the one before it. Mapped, in fixed-size records, each written before the
- * driver is asked. A record counts once its kind is stored, last; a figure in it changes by one aligned store. So a poolcapd
- * that is killed at any instruction leaves a file that can be read.
+ * The books file: what a new poolcapd must know of the one before it. Mapped, in fixed-size records, each written
+ * before the driver is asked. A record counts once its kind is stored, last; a figure in it changes by one aligned
+ * store. So a poolcapd that is killed at any instruction leaves a file that can be read.
  */
 #ifndef PC_BROKER_BOOKS_H
 #define PC_BROKER_BOOKS_H
@@ -14,7 +14,13 @@
 
 enum { PC_BOOK_RECORDS = 8192, PC_BOOK_NAME = 64, PC_BOOK_UUID = 48, PC_BOOK_IMPORTS = 32 };
 
-enum pc_book_kind { PC_BOOK_FREE = 0, PC_BOOK_GRANT = 1, PC_BOOK_GENERATION = 2, PC_BOOK_SESSION = 3, PC_BOOK_LARGE = 4 };
+enum pc_book_kind {
+    PC_BOOK_FREE = 0,
+    PC_BOOK_GRANT = 1,
+    PC_BOOK_GENERATION = 2,
+    PC_BOOK_SESSION = 3,
+    PC_BOOK_LARGE = 4
+};
 
 struct pc_book_grant {
     char name[PC_BOOK_NAME], tenant[PC_BOOK_NAME], pod_uid[PC_BOOK_NAME];
@@ -57,8 +63,8 @@ struct pc_book_record {
 struct pc_books;
 
 /*
- * Opens or makes the file. Where one of this boot is there, its records stay (pc_books_list has them) and the epoch is one
- * more; one of another boot is emptied: nothing on a card outlives a reboot. Errors: PC_ERR_IO.
+ * Opens or makes the file. Where one of this boot is there, its records stay (pc_books_list has them) and the epoch is
+ * one more; one of another boot is emptied: nothing on a card outlives a reboot. Errors: PC_ERR_IO.
  */
 enum pc_status pc_books_open(const char *path, struct pc_books **out, uint64_t *epoch, struct pc_error *err);
 

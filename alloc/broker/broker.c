@@ -27,7 +27,8 @@ static enum pc_status open_directory(struct pc_broker *b, struct pc_error *err)
     char path[PC_PATH_MAX + 16];
     const char *dir = b->config.run_directory;
     if (mkdir(dir, 0711) < 0 && errno != EEXIST)
-        return pc_error_errno(err, errno, "cannot make the run directory %.200s; make it, or give --run-directory", dir);
+        return pc_error_errno(err, errno, "cannot make the run directory %.200s; make it, or give --run-directory",
+                              dir);
     snprintf(path, sizeof path, "%s/lock", dir);
     b->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (b->lock_fd < 0)
@@ -83,9 +84,7 @@ static enum pc_status make_grants(struct pc_broker *b, struct pc_error *err)
         status = pc_inherit(b, old, count, err);
     free(old);
     struct pc_grant *g;
-    pc_list_each(g, &b->grants, link)
-        if (status == PC_OK && !g->dropping)
-            status = pc_grant_listen(g, err);
+    pc_list_each(g, &b->grants, link) if (status == PC_OK && !g->dropping) status = pc_grant_listen(g, err);
     return status;
 }
 
@@ -160,16 +159,14 @@ enum pc_status pc_broker_start(struct pc_broker *b, struct pc_error *err)
 }
 
 /*
- * An orderly stop is like being killed, but said on the pages: the books stay, pools are not drained, and the process's end
- * frees what nobody imports.
+ * An orderly stop is like being killed, but said on the pages: the books stay, pools are not drained, and the process's
+ * end frees what nobody imports.
  */
 void pc_broker_stop(struct pc_broker *b)
 {
     struct pc_grant *g;
     if (b->grants.next != NULL)
-        pc_list_each(g, &b->grants, link)
-            if (g->page != NULL)
-                pc_page_set_alive(g->page, false);
+        pc_list_each(g, &b->grants, link) if (g->page != NULL) pc_page_set_alive(g->page, false);
     if (b->admins.next != NULL)
         pc_admin_close(b);
     pc_watcher_stop(b->watcher, 1000);

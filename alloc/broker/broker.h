@@ -1,9 +1,9 @@
 /*
- * poolcapd's state, in one struct that is passed down. Everything here belongs to the loop thread; a GPU's worker touches a
- * job and the pool that the job names, nothing else.
+ * poolcapd's state, in one struct that is passed down. Everything here belongs to the loop thread; a GPU's worker
+ * touches a job and the pool that the job names, nothing else.
  *
- * grant (a container's socket) > session (a process). A tenant (a pod) has, on each GPU, one account with a list of pool
- * generations; grants of one tenant share it.
+ * grant (a container's socket) > session (a process). A tenant (a pod) has, on each GPU, one account with a list of
+ * pool generations; grants of one tenant share it.
  */
 #ifndef PC_BROKER_BROKER_H
 #define PC_BROKER_BROKER_H
@@ -183,8 +183,8 @@ enum pc_status pc_tenant_join(struct pc_broker *b, struct pc_gpu *gpu, const cha
                               struct pc_tenant **out, struct pc_error *err);
 enum pc_status pc_tenant_resize(struct pc_tenant *t, uint64_t granted, uint64_t cap, struct pc_error *err);
 void pc_tenant_leave(struct pc_tenant *t, uint64_t granted, uint64_t cap); /* frees it with its last grant */
-void pc_tenant_changed(struct pc_tenant *t);  /* something was released: pages, and requests that wait */
-void pc_tenant_publish(struct pc_tenant *t);  /* writes the pages of its grants */
+void pc_tenant_changed(struct pc_tenant *t); /* something was released: pages, and requests that wait */
+void pc_tenant_publish(struct pc_tenant *t); /* writes the pages of its grants */
 void pc_tenant_set_wanted(struct pc_tenant *t, uint64_t bytes);
 struct pc_generation *pc_tenant_find_generation(struct pc_tenant *t, uint64_t id);
 enum pc_status pc_generation_open(struct pc_tenant *t, struct pc_generation **out, struct pc_error *err);

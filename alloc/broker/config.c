@@ -17,9 +17,9 @@
 enum setting_type { SETTING_PATH, SETTING_BYTES, SETTING_LEVEL, SETTING_BOOL };
 
 struct setting {
-    const char *key;   /* in the file */
-    const char *flag;  /* "--" + flag */
-    const char *env;   /* variable */
+    const char *key;  /* in the file */
+    const char *flag; /* "--" + flag */
+    const char *env;  /* variable */
     enum setting_type type;
     size_t offset; /* in struct pc_config */
     const char *initial;
@@ -32,8 +32,7 @@ static const struct setting settings[] = {
      "directory of the sockets, the books and the grants"},
     {"reserve", "reserve", "POOLCAP_RESERVE", SETTING_BYTES, AT(reserve), "0",
      "bytes of each GPU that are never given to a grant, e.g. 1Gi"},
-    {"logLevel", "log-level", "POOLCAP_LOG_LEVEL", SETTING_LEVEL, AT(log_level), "info",
-     "error, warn, info or debug"},
+    {"logLevel", "log-level", "POOLCAP_LOG_LEVEL", SETTING_LEVEL, AT(log_level), "info", "error, warn, info or debug"},
     {"cudaLibrary", "cuda-library", "POOLCAP_CUDA_LIBRARY", SETTING_PATH, AT(cuda_library), "",
      "file of libcuda.so.1, where it is not in a standard place"},
     {"nvmlLibrary", "nvml-library", "POOLCAP_NVML_LIBRARY", SETTING_PATH, AT(nvml_library), "",
@@ -123,7 +122,8 @@ __attribute__((format(printf, 3, 4))) static enum pc_status refuse(struct reader
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return pc_error_set(r->err, PC_ERR_INVALID, 0, "%.120s:%zu:%zu: %s", r->name, mark->line + 1, mark->column + 1, text);
+    return pc_error_set(r->err, PC_ERR_INVALID, 0, "%.120s:%zu:%zu: %s", r->name, mark->line + 1, mark->column + 1,
+                        text);
 }
 
 /* Puts the place before an error that a value's own parser made. */
@@ -199,7 +199,8 @@ static enum pc_status read_bytes(struct reader *r, const char *key, const yaml_n
         return status;
     status = at_mark(r, &node->start_mark, pc_bytes_parse(key, text, out, r->err));
     if (status == PC_OK && *out == 0)
-        return refuse(r, &node->start_mark, "%s is 0; leave the grant out, or give it at least one context and 32Mi", key);
+        return refuse(r, &node->start_mark, "%s is 0; leave the grant out, or give it at least one context and 32Mi",
+                      key);
     return status;
 }
 
@@ -210,8 +211,9 @@ static enum pc_status read_name(struct reader *r, const char *key, const yaml_no
     if (status != PC_OK)
         return status;
     if (!pc_config_name_ok(text))
-        return refuse(r, &node->start_mark, "%s \"%.80s\" is no name: 1 to %d of A-Z a-z 0-9 . _ -, not beginning with a dot",
-                      key, text, PC_NAME_MAX - 1);
+        return refuse(r, &node->start_mark,
+                      "%s \"%.80s\" is no name: 1 to %d of A-Z a-z 0-9 . _ -, not beginning with a dot", key, text,
+                      PC_NAME_MAX - 1);
     memcpy(out, text, strlen(text) + 1);
     return PC_OK;
 }
@@ -331,7 +333,8 @@ static enum pc_status read_grant(struct reader *r, const yaml_node_t *node)
             return refuse(r, &node->start_mark, "two grants of the name \"%s\" (the first in line %u); rename one",
                           grant->name, config->grant[i].line);
     if (parts.short_form && grant->shares > 0)
-        return refuse(r, &node->start_mark, "grant \"%s\" has both gpus and gpu, memory or cap; use one form", grant->name);
+        return refuse(r, &node->start_mark, "grant \"%s\" has both gpus and gpu, memory or cap; use one form",
+                      grant->name);
     if (grant->shares == 0) {
         status = check_share(r, &node->start_mark, &parts.single);
         if (status != PC_OK)
@@ -509,7 +512,8 @@ static enum pc_status read_flags(int argc, char **argv, struct flag_values *flag
         if (status != PC_OK)
             return status;
         if (!known)
-            return pc_error_set(err, PC_ERR_INVALID, 0, "unknown argument \"%.80s\"; --help lists the known ones", argv[i]);
+            return pc_error_set(err, PC_ERR_INVALID, 0, "unknown argument \"%.80s\"; --help lists the known ones",
+                                argv[i]);
     }
     return PC_OK;
 }

@@ -11,8 +11,8 @@
 enum { CLEANUP_WEIGHT = 4 };
 
 /*
- * On a pool of 32 MiB: what is over maxSize is refused, and memory that came back is used again without growth. A driver
- * that does not keep this cannot hold a cap.
+ * On a pool of 32 MiB: what is over maxSize is refused, and memory that came back is used again without growth. A
+ * driver that does not keep this cannot hold a cap.
  */
 static enum pc_status prove_driver(struct pc_gpu *gpu, struct pc_error *err)
 {
@@ -45,8 +45,9 @@ static enum pc_status prove_driver(struct pc_gpu *gpu, struct pc_error *err)
     int version = 0;
     cu->cuDriverGetVersion(&version);
     return pc_error_set(err, PC_ERR_NOT_SUPPORTED, 0,
-                        "GPU %s: the driver (CUDA %d.%d) does not keep a pool's maxSize (%s); update it", gpu->info.uuid,
-                        version / 1000, version % 1000 / 10, refuses ? "memory is not used again" : "more was allocated");
+                        "GPU %s: the driver (CUDA %d.%d) does not keep a pool's maxSize (%s); update it",
+                        gpu->info.uuid, version / 1000, version % 1000 / 10,
+                        refuses ? "memory is not used again" : "more was allocated");
 }
 
 /* What one context costs: NVML's figure of our own process, else how much cuMemGetInfo lost. */

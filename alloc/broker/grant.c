@@ -12,9 +12,7 @@
 struct pc_grant *pc_grant_find(struct pc_broker *b, const char *name)
 {
     struct pc_grant *g;
-    pc_list_each(g, &b->grants, link)
-        if (strcmp(g->name, name) == 0)
-            return g;
+    pc_list_each(g, &b->grants, link) if (strcmp(g->name, name) == 0) return g;
     return NULL;
 }
 
@@ -33,13 +31,14 @@ static enum pc_status check_share(const struct pc_gpu *gpu, const char *name, ui
         return pc_error_set(err, PC_ERR_INVALID, 0, "grant %s: cap %s is over memory %s; a cap only lowers", name,
                             pc_bytes_format(cap, c), pc_bytes_format(granted, a));
     if (granted > gpu->capacity)
-        return pc_error_set(err, PC_ERR_OUT_OF_MEMORY, 0, "grant %s: memory %s is over the %s that GPU %s can give", name,
-                            pc_bytes_format(granted, a), pc_bytes_format(gpu->capacity, c), gpu->info.uuid);
+        return pc_error_set(err, PC_ERR_OUT_OF_MEMORY, 0, "grant %s: memory %s is over the %s that GPU %s can give",
+                            name, pc_bytes_format(granted, a), pc_bytes_format(gpu->capacity, c), gpu->info.uuid);
     if (cap < gpu->context_bytes + PC_POOL_GRANULE)
-        return pc_error_set(err, PC_ERR_INVALID, 0,
-                            "grant %s: %s is less than one CUDA context (%llu MiB on this GPU) and 32Mi; the smallest that "
-                            "works is %s",
-                            name, pc_bytes_format(cap, c), (unsigned long long)(gpu->context_bytes / PC_MIB), least_text);
+        return pc_error_set(
+            err, PC_ERR_INVALID, 0,
+            "grant %s: %s is less than one CUDA context (%llu MiB on this GPU) and 32Mi; the smallest that "
+            "works is %s",
+            name, pc_bytes_format(cap, c), (unsigned long long)(gpu->context_bytes / PC_MIB), least_text);
     return PC_OK;
 }
 
@@ -229,9 +228,9 @@ static bool may_go(struct pc_grant *g)
 void pc_grant_finish_drops(struct pc_broker *b)
 {
     struct pc_grant *g;
-    pc_list_each(g, &b->grants, link)
-        if (g->dropping && may_go(g)) {
-            pc_log_info("grant", "%s ended", g->name);
-            pc_grant_free(g, true);
-        }
+    pc_list_each(g, &b->grants, link) if (g->dropping && may_go(g))
+    {
+        pc_log_info("grant", "%s ended", g->name);
+        pc_grant_free(g, true);
+    }
 }

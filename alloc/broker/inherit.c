@@ -1,7 +1,7 @@
 /*
- * Start-up from the books of the poolcapd before: grants are made again, each process that lives (or is still in NVML's list)
- * keeps its charges, and each generation that one of them may have imported is charged WHOLE to its tenant, whatever anybody
- * claims: one import pins all that was ever exported (trap 13).
+ * Start-up from the books of the poolcapd before: grants are made again, each process that lives (or is still in NVML's
+ * list) keeps its charges, and each generation that one of them may have imported is charged WHOLE to its tenant,
+ * whatever anybody claims: one import pins all that was ever exported (trap 13).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -35,18 +35,14 @@ static void inherit_grant(struct pc_broker *b, struct pc_book_record *record)
 static struct pc_tenant *find_tenant(struct pc_broker *b, const char *name, const char *uuid)
 {
     struct pc_tenant *t;
-    pc_list_each(t, &b->tenants, link)
-        if (strcmp(t->name, name) == 0 && strcmp(t->gpu->info.uuid, uuid) == 0)
-            return t;
+    pc_list_each(t, &b->tenants, link) if (strcmp(t->name, name) == 0 && strcmp(t->gpu->info.uuid, uuid) == 0) return t;
     return NULL;
 }
 
 static struct pc_session *same_process(struct pc_broker *b, const struct pc_grant *g, const struct pc_peer *peer)
 {
     struct pc_session *s;
-    pc_list_each(s, &b->sessions, link)
-        if (s->grant == g && pc_peer_same(&s->peer, peer))
-            return s;
+    pc_list_each(s, &b->sessions, link) if (s->grant == g && pc_peer_same(&s->peer, peer)) return s;
     return NULL;
 }
 
@@ -117,9 +113,7 @@ static void inherit_large(struct pc_session *s, struct pc_book_record *record)
 static bool anybody_imports(struct pc_broker *b, uint64_t id)
 {
     struct pc_session *s;
-    pc_list_each(s, &b->sessions, link)
-        if (pc_session_imports(s, id))
-            return true;
+    pc_list_each(s, &b->sessions, link) if (pc_session_imports(s, id)) return true;
     return false;
 }
 
@@ -196,9 +190,7 @@ void pc_inherited_drop(struct pc_broker *b, struct pc_session *s, uint64_t id)
 {
     for (unsigned k = 0; k < s->grant->shares; k++) {
         struct pc_inherited *i;
-        pc_list_each(i, &s->grant->share[k].tenant->inherited, link)
-            if (i->id == id)
-                i->claimed_ns = pc_loop_now_ns();
+        pc_list_each(i, &s->grant->share[k].tenant->inherited, link) if (i->id == id) i->claimed_ns = pc_loop_now_ns();
     }
     pc_watch_pace(b);
 }
@@ -207,7 +199,8 @@ static uint64_t inherited_on(struct pc_broker *b, const struct pc_gpu *gpu)
 {
     struct pc_tenant *t;
     uint64_t sum = 0;
-    pc_list_each(t, &b->tenants, link) {
+    pc_list_each(t, &b->tenants, link)
+    {
         struct pc_ledger_tenant_view view;
         pc_ledger_tenant_read(t->ledger, &view);
         sum += t->gpu == gpu ? view.inherited : 0;
@@ -230,10 +223,12 @@ static bool gone(struct pc_broker *b, const struct pc_inherited *i, const struct
 void pc_inherited_sweep(struct pc_broker *b, const struct pc_snapshot *snapshot)
 {
     struct pc_tenant *t;
-    pc_list_each(t, &b->tenants, link) {
+    pc_list_each(t, &b->tenants, link)
+    {
         struct pc_inherited *i;
         bool any = false;
-        pc_list_each(i, &t->inherited, link) {
+        pc_list_each(i, &t->inherited, link)
+        {
             if (!gone(b, i, snapshot))
                 continue;
             pc_ledger_disinherit(t->ledger, i->bytes, NULL);

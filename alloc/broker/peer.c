@@ -20,7 +20,8 @@ static int open_pidfd(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-/* Field 22 of /proc/PID/stat. The second field is the program's name in brackets and may hold anything, so count from its end. */
+/* Field 22 of /proc/PID/stat. The second field is the program's name in brackets and may hold anything, so count from
+ * its end. */
 static bool read_starttime(pid_t pid, uint64_t *out)
 {
     char path[64], text[1024];

@@ -88,11 +88,12 @@ static void json_gpu(const Poolcap__AdminGpu *g, bool first)
     json_string(g->uuid);
     printf(",\"name\":");
     json_string(g->name);
-    printf(",\"total\":%llu,\"capacity\":%llu,\"granted\":%llu,\"charged\":%llu,\"contextBytes\":%llu,\"cardUsed\":%llu,"
-           "\"brokenPromises\":%llu,\"failedFrees\":%llu,\"fault\":",
-           (unsigned long long)g->total, (unsigned long long)g->capacity, (unsigned long long)g->granted,
-           (unsigned long long)g->charged, (unsigned long long)g->context_bytes, (unsigned long long)g->card_used,
-           (unsigned long long)g->broken_promises, (unsigned long long)g->failed_frees);
+    printf(
+        ",\"total\":%llu,\"capacity\":%llu,\"granted\":%llu,\"charged\":%llu,\"contextBytes\":%llu,\"cardUsed\":%llu,"
+        "\"brokenPromises\":%llu,\"failedFrees\":%llu,\"fault\":",
+        (unsigned long long)g->total, (unsigned long long)g->capacity, (unsigned long long)g->granted,
+        (unsigned long long)g->charged, (unsigned long long)g->context_bytes, (unsigned long long)g->card_used,
+        (unsigned long long)g->broken_promises, (unsigned long long)g->failed_frees);
     json_string(g->fault);
     putchar('}');
 }
@@ -145,11 +146,13 @@ static void json_grant(const Poolcap__AdminGrant *g, bool first)
 static void table_gpus(const Poolcap__AdminListReply *list)
 {
     char a[PC_BYTES_TEXT], b[PC_BYTES_TEXT], c[PC_BYTES_TEXT], d[PC_BYTES_TEXT];
-    printf("%-42s %-24s %10s %10s %10s %10s  %s\n", "GPU", "NAME", "CAPACITY", "GRANTED", "CHARGED", "CARD USED", "STATE");
+    printf("%-42s %-24s %10s %10s %10s %10s  %s\n", "GPU", "NAME", "CAPACITY", "GRANTED", "CHARGED", "CARD USED",
+           "STATE");
     for (size_t i = 0; i < list->n_gpus; i++) {
         const Poolcap__AdminGpu *g = list->gpus[i];
-        printf("%-42s %-24.24s %10s %10s %10s %10s  %s\n", g->uuid, g->name, human(g->capacity, a), human(g->granted, b),
-               human(g->charged, c), human(g->card_used, d), g->fault[0] != '\0' ? g->fault : "ok");
+        printf("%-42s %-24.24s %10s %10s %10s %10s  %s\n", g->uuid, g->name, human(g->capacity, a),
+               human(g->granted, b), human(g->charged, c), human(g->card_used, d),
+               g->fault[0] != '\0' ? g->fault : "ok");
     }
 }
 
@@ -343,8 +346,11 @@ static int read_arguments(int argc, char **argv, struct options *o, char **names
     const struct {
         const char *flag;
         const char **into;
-    } valued[] = {{"--run-directory", &o->run_directory}, {"--memory", &o->memory}, {"--cap", &o->cap},
-                  {"--gpu", &o->gpu},                     {"--tenant", &o->tenant}};
+    } valued[] = {{"--run-directory", &o->run_directory},
+                  {"--memory", &o->memory},
+                  {"--cap", &o->cap},
+                  {"--gpu", &o->gpu},
+                  {"--tenant", &o->tenant}};
     int count = 0;
     for (int i = 1; i < argc; i++) {
         const char *value = NULL;

@@ -29,7 +29,16 @@ struct request {
 };
 
 /* The worker's part of it. */
-enum stage { STAGE_CREATE, STAGE_FREE_PARKED, STAGE_GROW, STAGE_UNGROW, STAGE_TAKE, STAGE_ZERO, STAGE_FD, STAGE_EXPORT };
+enum stage {
+    STAGE_CREATE,
+    STAGE_FREE_PARKED,
+    STAGE_GROW,
+    STAGE_UNGROW,
+    STAGE_TAKE,
+    STAGE_ZERO,
+    STAGE_FD,
+    STAGE_EXPORT
+};
 
 struct work {
     struct pc_job job;
@@ -70,8 +79,7 @@ static enum pc_step fail(struct work *w, enum pc_status status)
 static enum pc_status create_pool(struct pc_generation *g, struct pc_error *err)
 {
     struct pc_gpu *gpu = g->tenant->gpu;
-    struct pc_pool_config config = {
-        .ordinal = gpu->info.ordinal, .cap = g->max, .exported = true, .leaks = gpu->leaks};
+    struct pc_pool_config config = {.ordinal = gpu->info.ordinal, .cap = g->max, .exported = true, .leaks = gpu->leaks};
     return pc_pool_create(gpu->broker->devices, &config, &g->pool, err);
 }
 
@@ -89,12 +97,12 @@ static void free_parked(struct work *w)
     free(block);
 }
 
-/* Growth in steps, so that a neighbour never waits for the clearing of more than one. A piece that fails ends growing. */
+/* Growth in steps, so that a neighbour never waits for the clearing of more than one. A piece that fails ends growing.
+ */
 static void grow_step(struct work *w)
 {
     uint64_t bytes = w->grow_left < GROW_STEP ? w->grow_left : GROW_STEP;
-    if (w->pieces == PIECES_MAX ||
-        pc_pool_alloc(w->generation->pool, bytes, &w->piece[w->pieces], NULL) != PC_OK) {
+    if (w->pieces == PIECES_MAX || pc_pool_alloc(w->generation->pool, bytes, &w->piece[w->pieces], NULL) != PC_OK) {
         w->grow_left = 0;
         return;
     }
@@ -240,8 +248,8 @@ static void true_up(struct work *w)
 {
     struct pc_generation *g = w->generation;
     if (w->reserved != 0 && !pc_ledger_generation_true_up(g->ledger, w->reserved) && w->status == PC_OK)
-        pc_log_warn("request", "tenant %s: the driver holds %llu bytes for a pool, not what was booked", g->tenant->name,
-                    (unsigned long long)w->reserved);
+        pc_log_warn("request", "tenant %s: the driver holds %llu bytes for a pool, not what was booked",
+                    g->tenant->name, (unsigned long long)w->reserved);
     struct pc_ledger_generation_view view;
     pc_ledger_generation_read(g->ledger, &view);
     pc_book_set(&g->record->generation.reserved, view.reserved);
@@ -344,11 +352,13 @@ static struct pc_generation *choose(struct request *r)
 {
     struct pc_generation *g, *best = NULL;
     uint64_t growth, least = 0;
-    pc_list_each(g, &r->tenant->generations, link)
-        if (!g->closing && pc_ledger_generation_fits(g->ledger, r->bytes, &growth) && (best == NULL || growth < least)) {
-            best = g;
-            least = growth;
-        }
+    pc_list_each(g, &r->tenant->generations, link) if (!g->closing &&
+                                                       pc_ledger_generation_fits(g->ledger, r->bytes, &growth) &&
+                                                       (best == NULL || growth < least))
+    {
+        best = g;
+        least = growth;
+    }
     if (best == NULL && pc_ledger_generation_room(r->tenant->ledger) >= r->bytes &&
         pc_generation_open(r->tenant, &best, &r->err) != PC_OK)
         best = NULL;
@@ -359,7 +369,8 @@ static struct pc_generation *choose(struct request *r)
 static struct pc_block *find_parked(struct pc_generation *g, uint64_t bytes, uint64_t session)
 {
     struct pc_block *block, *other = NULL;
-    pc_list_each(block, &g->parked, link) {
+    pc_list_each(block, &g->parked, link)
+    {
         if (block->bytes == bytes && block->owner == session)
             return block;
         if (block->bytes == bytes)
@@ -473,8 +484,8 @@ static enum pc_status start_large(struct request *r)
         pc_ledger_release(ledger, PC_CHARGE_LARGE, r->bytes, NULL);
         return pc_error_set(&r->err, PC_ERR_HOST_MEMORY, 0, "no place in the books for the request");
     }
-    record->large = (struct pc_book_large){
-        .session = s->id, .block = w->block->id, .bytes = w->block->bytes, .share = r->share};
+    record->large =
+        (struct pc_book_large){.session = s->id, .block = w->block->id, .bytes = w->block->bytes, .share = r->share};
     w->block->record = record;
     pc_book_commit(record, PC_BOOK_LARGE);
     pc_session_record(s);
@@ -575,7 +586,8 @@ void pc_request_retry(struct pc_tenant *t)
 {
     struct request *r;
     bool waited = !pc_list_empty(&t->waiters);
-    pc_list_each(r, &t->waiters, link) {
+    pc_list_each(r, &t->waiters, link)
+    {
         /* A generation that became empty may be what holds the room. */
         if (start(r) != PC_OK && r->kind != REQUEST_POOLED)
             pc_tenant_close_empty(t);
@@ -589,11 +601,11 @@ void pc_request_cancel(struct pc_session *s)
     for (unsigned i = 0; i < s->grant->shares; i++) {
         struct request *r;
         struct pc_tenant *t = s->grant->share[i].tenant;
-        pc_list_each(r, &t->waiters, link)
-            if (r->session == s) {
-                request_free(r);
-                s->busy = false;
-            }
+        pc_list_each(r, &t->waiters, link) if (r->session == s)
+        {
+            request_free(r);
+            s->busy = false;
+        }
     }
 }
 
@@ -721,9 +733,7 @@ static void handle_reserve(struct pc_session *s, const Poolcap__Request *request
 static struct pc_block *find_block(struct pc_session *s, uint64_t id)
 {
     struct pc_block *block;
-    pc_list_each(block, &s->blocks, link)
-        if (block->id == id)
-            return block;
+    pc_list_each(block, &s->blocks, link) if (block->id == id) return block;
     return NULL;
 }
 
@@ -787,7 +797,8 @@ static void handle_release(struct pc_session *s, const Poolcap__Request *request
             status = pc_error_set(&err, PC_ERR_INVALID, 0, "a release of more than was reserved");
     }
     if (status == PC_OK)
-        status = pc_ledger_move(s->holding[gpu].ledger, PC_CHARGE_DIRECT, PC_CHARGE_PENDING, request->release->bytes, &err);
+        status =
+            pc_ledger_move(s->holding[gpu].ledger, PC_CHARGE_DIRECT, PC_CHARGE_PENDING, request->release->bytes, &err);
     if (status != PC_OK) {
         pc_session_refuse(s, &err);
         return;

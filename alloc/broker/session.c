@@ -136,8 +136,8 @@ static void on_readable(struct pc_loop *loop, int fd, uint32_t events, void *arg
     struct pc_session *s = arg;
     struct pc_error err = {.text = ""};
     ProtobufCMessage *message = NULL;
-    enum pc_status status = pc_wire_receive(fd, &poolcap__request__descriptor, s->grant->broker->arena, &message, NULL,
-                                            NULL, &err);
+    enum pc_status status =
+        pc_wire_receive(fd, &poolcap__request__descriptor, s->grant->broker->arena, &message, NULL, NULL, &err);
     if (status == PC_ERR_BUSY)
         return;
     if (status != PC_OK || message == NULL) {
@@ -205,9 +205,8 @@ enum pc_status pc_session_create(struct pc_grant *g, const struct pc_peer *peer,
 static struct pc_session *find_orphan(struct pc_grant *g, const struct pc_peer *peer)
 {
     struct pc_session *s;
-    pc_list_each(s, &g->broker->sessions, link)
-        if (s->grant == g && s->fd < 0 && !s->dead && pc_peer_same(&s->peer, peer))
-            return s;
+    pc_list_each(s, &g->broker->sessions,
+                 link) if (s->grant == g && s->fd < 0 && !s->dead && pc_peer_same(&s->peer, peer)) return s;
     return NULL;
 }
 
@@ -233,7 +232,8 @@ void pc_session_accept(struct pc_grant *g)
     if (status == PC_OK && g->pod_uid[0] != '\0')
         status = pc_peer_check_pod(&peer, g->pod_uid, &err);
     if (status == PC_OK && g->sessions >= PC_SESSIONS_PER_GRANT)
-        status = pc_error_set(&err, PC_ERR_BUSY, 0, "the grant has %d processes, which is the most", PC_SESSIONS_PER_GRANT);
+        status =
+            pc_error_set(&err, PC_ERR_BUSY, 0, "the grant has %d processes, which is the most", PC_SESSIONS_PER_GRANT);
     if (status == PC_OK && (s = find_orphan(g, &peer)) != NULL)
         pc_peer_close(&peer);
     else if (status == PC_OK)
@@ -257,7 +257,8 @@ void pc_session_accept(struct pc_grant *g)
 static void release_holdings(struct pc_session *s)
 {
     struct pc_block *block;
-    pc_list_each(block, &s->blocks, link) {
+    pc_list_each(block, &s->blocks, link)
+    {
         struct pc_ledger_session *ledger = s->holding[block->share].ledger;
         if (block->generation != NULL) {
             pc_ledger_block_release(ledger, block->generation->ledger, block->bytes, NULL);
@@ -322,7 +323,6 @@ static bool gone_from_lists(const struct pc_session *s, const struct pc_snapshot
 void pc_session_snapshot(struct pc_broker *b, const struct pc_snapshot *snapshot)
 {
     struct pc_session *s;
-    pc_list_each(s, &b->sessions, link)
-        if (s->dead_ns != 0 && !has_job(s) && snapshot->started_ns > s->dead_ns && gone_from_lists(s, snapshot))
-            bury(s);
+    pc_list_each(s, &b->sessions, link) if (s->dead_ns != 0 && !has_job(s) && snapshot->started_ns > s->dead_ns &&
+                                            gone_from_lists(s, snapshot)) bury(s);
 }

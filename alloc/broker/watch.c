@@ -16,7 +16,8 @@ static void report_outside(const struct pc_session *s, unsigned share, uint64_t 
 {
     if (now > before)
         pc_log_warn("watch", "grant %s, process %d: %llu MiB on GPU %s outside its quota, charged", s->grant->name,
-                    (int)s->peer.pid, (unsigned long long)(now / PC_MIB), s->grant->share[share].tenant->gpu->info.uuid);
+                    (int)s->peer.pid, (unsigned long long)(now / PC_MIB),
+                    s->grant->share[share].tenant->gpu->info.uuid);
 }
 
 static void settle_session(struct pc_session *s, unsigned share, const struct pc_ledger_session_view *view,
@@ -71,8 +72,8 @@ static void look_at_session(struct pc_session *s, const struct pc_snapshot *snap
 }
 
 /*
- * Whether the card holds nothing that nobody accounts for. NVML's list names poolcapd (its context and its pools) and the
- * tenants' processes; inherited pools and destroyed ones that somebody still imports are in nobody's entry.
+ * Whether the card holds nothing that nobody accounts for. NVML's list names poolcapd (its context and its pools) and
+ * the tenants' processes; inherited pools and destroyed ones that somebody still imports are in nobody's entry.
  */
 static bool card_adds_up(const struct pc_gpu *gpu, const struct pc_card_view *card, uint64_t inherited)
 {
@@ -90,14 +91,16 @@ static bool card_adds_up(const struct pc_gpu *gpu, const struct pc_card_view *ca
 static void settle_tenants(struct pc_broker *b, const struct pc_snapshot *snapshot)
 {
     struct pc_tenant *t;
-    pc_list_each(t, &b->tenants, link) {
+    pc_list_each(t, &b->tenants, link)
+    {
         struct pc_ledger_tenant_view view;
         pc_ledger_tenant_read(t->ledger, &view);
         if (view.unsettled == 0 || snapshot->started_ns <= t->unsettled_since)
             continue;
         uint64_t inherited = 0;
         struct pc_tenant *other;
-        pc_list_each(other, &b->tenants, link) {
+        pc_list_each(other, &b->tenants, link)
+        {
             struct pc_ledger_tenant_view v;
             pc_ledger_tenant_read(other->ledger, &v);
             inherited += other->gpu == t->gpu ? v.inherited : 0;
@@ -129,8 +132,7 @@ void pc_watch_snapshot(const struct pc_snapshot *snapshot, void *arg)
     for (unsigned i = 0; i < b->gpus; i++)
         if (snapshot->card[i].memory_valid)
             b->gpu[i]->card_used = snapshot->card[i].used;
-    pc_list_each(s, &b->sessions, link)
-        look_at_session(s, snapshot);
+    pc_list_each(s, &b->sessions, link) look_at_session(s, snapshot);
     pc_session_snapshot(b, snapshot);
     settle_tenants(b, snapshot);
     pc_inherited_sweep(b, snapshot);
@@ -144,13 +146,10 @@ static bool something_to_wait_for(struct pc_broker *b)
     struct pc_session *s;
     struct pc_tenant *t;
     struct pc_grant *g;
-    pc_list_each(s, &b->sessions, link)
-        if (s->dead_ns != 0)
-            return true;
-    pc_list_each(g, &b->grants, link)
-        if (g->dropping)
-            return true;
-    pc_list_each(t, &b->tenants, link) {
+    pc_list_each(s, &b->sessions, link) if (s->dead_ns != 0) return true;
+    pc_list_each(g, &b->grants, link) if (g->dropping) return true;
+    pc_list_each(t, &b->tenants, link)
+    {
         struct pc_ledger_tenant_view view;
         pc_ledger_tenant_read(t->ledger, &view);
         if (view.kinds[PC_CHARGE_PENDING] > 0 || !pc_list_empty(&t->waiters))

@@ -2,10 +2,10 @@
  * The thread of a GPU: makes all its driver calls, one at a time.
  *
  * The driver's own lock lets one tenant starve all others (facts: 4 tenants looping 1 GiB kept a small one from 5,000
- * rounds for two minutes). So every tenant has an account with a queue of jobs, and the worker always serves the account
- * with the least driver time used. A job is a function that makes one bounded driver call each time it is called; after
- * each call the choice is made again, so the wait of a small tenant is bounded by one such call, however many neighbours
- * there are.
+ * rounds for two minutes). So every tenant has an account with a queue of jobs, and the worker always serves the
+ * account with the least driver time used. A job is a function that makes one bounded driver call each time it is
+ * called; after each call the choice is made again, so the wait of a small tenant is bounded by one such call, however
+ * many neighbours there are.
  *
  * An account that becomes active starts at the time of the least served active one: sleeping earns no credit, and what
  * was used before is not forgotten while others are active.
@@ -38,8 +38,8 @@ struct pc_job {
 enum pc_status pc_worker_create(struct pc_loop *loop, struct pc_worker **out, struct pc_error *err);
 
 /*
- * Ends the thread after the call it is in; jobs that are not finished never call done. A thread that hangs in the driver
- * cannot be ended: it is left behind, with the worker, after wait_ms. NULL is allowed.
+ * Ends the thread after the call it is in; jobs that are not finished never call done. A thread that hangs in the
+ * driver cannot be ended: it is left behind, with the worker, after wait_ms. NULL is allowed.
  */
 void pc_worker_stop(struct pc_worker *worker, unsigned wait_ms);
 

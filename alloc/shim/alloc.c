@@ -119,10 +119,11 @@ poolcap_status shim_alloc_slow(poolcap_ptr *out, size_t bytes, poolcap_stream st
     enum pc_status status = attempt(&request, out, &found, &err);
     if (status == PC_OK && !found) {
         if (request.capturing)
-            return shim_fail(POOLCAP_CAPTURE,
-                             "the stream is being captured and no free memory of %zu bytes is held; allocate before the "
-                             "capture begins",
-                             bytes);
+            return shim_fail(
+                POOLCAP_CAPTURE,
+                "the stream is being captured and no free memory of %zu bytes is held; allocate before the "
+                "capture begins",
+                bytes);
         shim_lock_take(&shim.slow);
         status = grow_and_take(&request, out, &err);
         if (status == PC_ERR_OUT_OF_MEMORY)

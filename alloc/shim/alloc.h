@@ -1,6 +1,6 @@
 /*
- * The slow paths of poolcap_alloc and poolcap_free: whatever the stream's lists cannot serve at once. And the other kinds
- * of memory, each in a file of its name.
+ * The slow paths of poolcap_alloc and poolcap_free: whatever the stream's lists cannot serve at once. And the other
+ * kinds of memory, each in a file of its name.
  */
 #ifndef PC_SHIM_ALLOC_H
 #define PC_SHIM_ALLOC_H

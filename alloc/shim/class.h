@@ -1,6 +1,6 @@
 /*
- * Size classes: multiples of 512 bytes up to 8 KiB, then eight steps to each doubling, so a class is at most 12.5 % over
- * the one below it.
+ * Size classes: multiples of 512 bytes up to 8 KiB, then eight steps to each doubling, so a class is at most 12.5 %
+ * over the one below it.
  *
  * Two tiers. Requests up to SHIM_SMALL_MAX are rounded up to their class and carved from areas of 2 MiB in units of
  * 512 bytes; the others are rounded up to 32 KiB and carved from slabs directly. So rounding wastes under 12.5 % above

@@ -24,7 +24,8 @@ const struct pc_page *_Atomic shim_client_page;
 static struct {
     int fd; /* -1 and 0 both: none, see connected */
     bool connected, said;
-    bool settling; /* between the greeting and the contexts being booked again: a loss then is the connection's failure */
+    bool settling; /* between the greeting and the contexts being booked again: a loss then is the connection's failure
+                    */
     uint32_t session; /* counts poolcapds: connecting again to the same one goes on with the same session */
     uint64_t epoch;
     uint64_t next_try; /* ns; 0: at once, and with patience */
@@ -97,7 +98,7 @@ static enum pc_status greet(int fd, struct pc_error *err)
     bool lost;
     hello.version_min = PC_WIRE_VERSION_MIN;
     hello.version_max = PC_WIRE_VERSION_MAX;
-    hello.client = (char *)(uintptr_t)"libpoolcap " POOLCAP_VERSION;
+    hello.client = (char *)(uintptr_t) "libpoolcap " POOLCAP_VERSION;
     request.body_case = POOLCAP__REQUEST__BODY_HELLO;
     request.hello = &hello;
     enum pc_status status = shim_exchange(fd, &request, &reply, &fds, &lost, err);

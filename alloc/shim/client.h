@@ -39,8 +39,8 @@ struct shim_taken {
     int pool_fd, memory_fd;
 };
 
-/* The requests. Errors: those of connecting; those that poolcapd answers, with its text; PC_ERR_NOT_FOUND (the GPU is not
- * granted any more). */
+/* The requests. Errors: those of connecting; those that poolcapd answers, with its text; PC_ERR_NOT_FOUND (the GPU is
+ * not granted any more). */
 enum pc_status shim_client_attach(const struct shim_gpu *gpu, struct pc_error *err);
 enum pc_status shim_client_allocate(const struct shim_gpu *gpu, uint64_t bytes, bool large, struct shim_taken *out,
                                     struct pc_error *err);

@@ -1,9 +1,10 @@
 /*
  * So that one build of the library runs on every glibc from 2.17 on (x86-64), whatever it was built on.
  *
- * dlopen, dlsym and dlerror moved into libc with glibc 2.34 under a new version. Their old version is asked for, weakly:
- * on an older glibc it lies in libdl, which a program that uses CUDA has loaded, and one that has not gets "no driver".
- * lstat became a symbol with glibc 2.33; before, it was an inline function. proto/wire.c's server side refers to it.
+ * dlopen, dlsym and dlerror moved into libc with glibc 2.34 under a new version. Their old version is asked for,
+ * weakly: on an older glibc it lies in libdl, which a program that uses CUDA has loaded, and one that has not gets "no
+ * driver". lstat became a symbol with glibc 2.33; before, it was an inline function. proto/wire.c's server side refers
+ * to it.
  *
  * These definitions are hidden: only the library's own objects are linked to them. Sanitizers come with interceptors
  * for the same names, and with a glibc of their own age, so builds with them do without.

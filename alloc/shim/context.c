@@ -68,9 +68,10 @@ static enum pc_status remember(pc_cu_context handle, struct shim_gpu *gpu, struc
         return pc_cuda_error_as(&shim.cu, r, PC_ERR_DEVICE, "cuCtxGetId", err);
     struct shim_context *place = place_for(handle);
     if (place == NULL)
-        return pc_error_set(err, PC_ERR_NOT_SUPPORTED, 0,
-                            "more than %d CUDA contexts in one process; say poolcap_context_gone before one is destroyed",
-                            SHIM_CONTEXTS);
+        return pc_error_set(
+            err, PC_ERR_NOT_SUPPORTED, 0,
+            "more than %d CUDA contexts in one process; say poolcap_context_gone before one is destroyed",
+            SHIM_CONTEXTS);
     place->own = NULL;
     place->events_count = 0;
     atomic_store_explicit(&place->id, id, memory_order_relaxed);

@@ -21,7 +21,7 @@ struct shim_context {
     _Atomic(pc_cu_context) handle; /* NULL: a free place */
     _Atomic uint64_t id;
     struct shim_gpu *_Atomic gpu;
-    pc_cu_stream own; /* non-blocking, for freeing imports; under shim.slow */
+    pc_cu_stream own;                     /* non-blocking, for freeing imports; under shim.slow */
     pc_cu_event events[SHIM_EVENTS_KEPT]; /* unused ones; under the heap's lock */
     unsigned events_count;
 };
@@ -39,7 +39,8 @@ enum pc_status shim_context_open(struct shim_context **out, struct pc_error *err
 /* A context that this thread may use on the GPU: its own, or one that is known. NULL: none. Under shim.slow. */
 struct shim_context *shim_context_for(const struct shim_gpu *gpu);
 
-/* Forgets a context that goes away: destroys what the shim had in it. Its streams are forgotten already. Under shim.slow. */
+/* Forgets a context that goes away: destroys what the shim had in it. Its streams are forgotten already. Under
+ * shim.slow. */
 void shim_context_forget(struct shim_context *context);
 
 /* The context's own stream, or an error. Inside a guard for that context. Under shim.slow. */
@@ -51,7 +52,8 @@ void shim_event_put(struct shim_context *context, pc_cu_event event);
 
 /*
  * Around the shim's own driver calls: makes the context current, and lets the calls be made beside other threads'
- * captures, which in relaxed mode they cannot spoil. Always ended, by the same thread. context: NULL for the current one.
+ * captures, which in relaxed mode they cannot spoil. Always ended, by the same thread. context: NULL for the current
+ * one.
  */
 struct shim_guard {
     bool pushed, relaxed;

@@ -1,8 +1,8 @@
 /*
  * Direct memory: the process's own cuMemAlloc, charged before it is taken. A table by address finds it again.
  *
- * cuMemAlloc takes memory from the card in pieces of 2 MiB, and that is what NVML will show for this process: so that is
- * what is charged.
+ * cuMemAlloc takes memory from the card in pieces of 2 MiB, and that is what NVML will show for this process: so that
+ * is what is charged.
  */
 #include <stddef.h>
 

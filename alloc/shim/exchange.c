@@ -8,8 +8,8 @@
 #include "alloc/shim/wire_client.h"
 
 enum {
-    SPIN_NS = 20 * 1000,           /* poolcapd answers within some tens of microseconds: sleeping costs as much again */
-    REPLY_TIMEOUT_MS = 30 * 1000,  /* poolcapd gives a driver call up 5 s after it began */
+    SPIN_NS = 20 * 1000,          /* poolcapd answers within some tens of microseconds: sleeping costs as much again */
+    REPLY_TIMEOUT_MS = 30 * 1000, /* poolcapd gives a driver call up 5 s after it began */
 };
 
 static struct pc_arena arena;
@@ -82,8 +82,8 @@ static enum pc_status check(const Poolcap__Request *request, const Poolcap__Repl
                         (unsigned)reply->sequence, (unsigned)request->sequence);
 }
 
-enum pc_status shim_exchange(int fd, Poolcap__Request *request, Poolcap__Reply **reply, struct shim_fds *fds, bool *lost,
-                             struct pc_error *err)
+enum pc_status shim_exchange(int fd, Poolcap__Request *request, Poolcap__Reply **reply, struct shim_fds *fds,
+                             bool *lost, struct pc_error *err)
 {
     fds->count = 0;
     *lost = false;

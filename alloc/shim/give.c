@@ -82,7 +82,8 @@ static bool give_slab(struct shim_slab *slab, pc_cu_stream stream)
 {
     struct pc_error err;
     if (unmap(slab, stream, &err) != PC_OK) {
-        pc_log_error("shim", "memory at %llx cannot be given back: %s", (unsigned long long)slab->region.base, err.text);
+        pc_log_error("shim", "memory at %llx cannot be given back: %s", (unsigned long long)slab->region.base,
+                     err.text);
         return false;
     }
     shim_client_queue_block(slab->id, slab->session, slab->large);
@@ -105,8 +106,7 @@ static uint64_t give_all(struct shim_gpu *gpu, struct shim_slab *slabs, pc_cu_st
     return given;
 }
 
-enum pc_status shim_give(struct shim_gpu *gpu, uint64_t current, uint64_t keep, uint64_t *given,
-                         struct pc_error *err)
+enum pc_status shim_give(struct shim_gpu *gpu, uint64_t current, uint64_t keep, uint64_t *given, struct pc_error *err)
 {
     struct shim_context *context = shim_context_for(gpu);
     struct shim_guard guard;

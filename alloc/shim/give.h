@@ -1,13 +1,13 @@
 /*
  * Giving memory back to the pod's pool.
  *
- * A slab goes back whole, when nothing of it is used and the work behind its last uses is done. First the import is freed
- * and synchronised, then poolcapd is told (facts, traps 6 and 10); the imported pool of a generation goes with its last
- * slab, and poolcapd is told of that after it has gone.
+ * A slab goes back whole, when nothing of it is used and the work behind its last uses is done. First the import is
+ * freed and synchronised, then poolcapd is told (facts, traps 6 and 10); the imported pool of a generation goes with
+ * its last slab, and poolcapd is told of that after it has gone.
  *
- * The idle rule: a process keeps at most max(64 MiB, 1/8 of its live bytes) idle, so that it does not starve its siblings
- * in the pod. A program that frees and allocates in a rhythm would pay for that in each round: after memory that was given
- * back has been asked for again within 100 ms the rule rests for 100 ms.
+ * The idle rule: a process keeps at most max(64 MiB, 1/8 of its live bytes) idle, so that it does not starve its
+ * siblings in the pod. A program that frees and allocates in a rhythm would pay for that in each round: after memory
+ * that was given back has been asked for again within 100 ms the rule rests for 100 ms.
  */
 #ifndef PC_SHIM_GIVE_H
 #define PC_SHIM_GIVE_H
@@ -24,8 +24,7 @@
  * Errors: those of connecting; what could be freed is gone from this process all the same.
  * Under shim.slow, without the heap's lock.
  */
-enum pc_status shim_give(struct shim_gpu *gpu, uint64_t current, uint64_t keep, uint64_t *given,
-                         struct pc_error *err);
+enum pc_status shim_give(struct shim_gpu *gpu, uint64_t current, uint64_t keep, uint64_t *given, struct pc_error *err);
 
 /* Whether the idle rule, or another process's want, asks for something that there is. Under the heap's lock. */
 bool shim_give_due(const struct shim_gpu *gpu);

@@ -33,8 +33,8 @@ static bool find_device(const char *uuid, int *ordinal, pc_cu_device *device)
     char text[PC_UUID_TEXT];
     shim.cu.cuDeviceGetCount(&count);
     for (int i = 0; i < count; i++) {
-        if (shim.cu.cuDeviceGet(device, i) != PC_CU_SUCCESS || shim.cu.cuDeviceGetUuid(&raw, *device) != PC_CU_SUCCESS ||
-            strcmp(pc_uuid_format(&raw, text), uuid) != 0)
+        if (shim.cu.cuDeviceGet(device, i) != PC_CU_SUCCESS ||
+            shim.cu.cuDeviceGetUuid(&raw, *device) != PC_CU_SUCCESS || strcmp(pc_uuid_format(&raw, text), uuid) != 0)
             continue;
         *ordinal = i;
         return true;
@@ -75,7 +75,8 @@ static bool is_granted(const struct shim_gpu *gpu)
     return gpu->uuid[0] != '\0' && atomic_load_explicit(&gpu->index, memory_order_relaxed) >= 0;
 }
 
-/* Slabs that pin what another poolcapd left, or that a session which is over has lost: carved on, but given back first. */
+/* Slabs that pin what another poolcapd left, or that a session which is over has lost: carved on, but given back first.
+ */
 static void mark_old(struct shim_gpu *gpu, uint32_t session)
 {
     shim_lock_take(&gpu->heap.lock);
@@ -144,7 +145,8 @@ enum pc_status shim_gpu_of_device(pc_cu_device device, struct shim_gpu **out, st
     struct pc_cu_uuid raw = {{0}};
     char text[PC_UUID_TEXT];
     shim.cu.cuDeviceGetUuid(&raw, device);
-    return pc_error_set(err, PC_ERR_NOT_FOUND, 0, "%s is not granted to this container: its memory is not poolcap's to give",
+    return pc_error_set(err, PC_ERR_NOT_FOUND, 0,
+                        "%s is not granted to this container: its memory is not poolcap's to give",
                         pc_uuid_format(&raw, text));
 }
 

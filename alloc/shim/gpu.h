@@ -37,10 +37,10 @@ struct shim_gpu {
     char uuid[PC_UUID_TEXT]; /* empty: a free place */
     int ordinal;             /* of this process; the driver's device goes with it */
     pc_cu_device device;
-    _Atomic int index;       /* among what this session was granted; -1: not granted (any more) */
-    bool attached;           /* this process's context is to be booked, in each new session again */
+    _Atomic int index; /* among what this session was granted; -1: not granted (any more) */
+    bool attached;     /* this process's context is to be booked, in each new session again */
     struct shim_generation generations[SHIM_GENERATIONS];
-    _Atomic uint64_t direct; /* bytes charged outside slabs and large memory */
+    _Atomic uint64_t direct;        /* bytes charged outside slabs and large memory */
     struct pc_page_figures figures; /* as last read; under heap.lock */
 
     /* The idle rule, in nanoseconds; under heap.lock. */
@@ -55,8 +55,8 @@ void shim_gpu_granted(const char *uuid, int index);
 /* Marks everything got in earlier sessions; books the contexts again. Errors: those of attaching. */
 enum pc_status shim_gpus_new_session(uint32_t session, struct pc_error *err);
 
-/* The first granted GPU that this process can see; the one of a device. Connect if need be. Errors: those of connecting;
- * PC_ERR_NOT_FOUND. */
+/* The first granted GPU that this process can see; the one of a device. Connect if need be. Errors: those of
+ * connecting; PC_ERR_NOT_FOUND. */
 enum pc_status shim_gpu_first(struct shim_gpu **out, struct pc_error *err);
 enum pc_status shim_gpu_of_device(pc_cu_device device, struct shim_gpu **out, struct pc_error *err);
 struct shim_gpu *shim_gpu_of_ordinal(int ordinal);

@@ -24,7 +24,7 @@ static void bin(struct shim_block *block)
     struct shim_bins *bins = &block->owner->bins[block->region->tier];
     unsigned class = shim_class(block->bytes);
     block->state = SHIM_BLOCK_FREE;
-    block->class = (uint8_t)class;
+    block->class = (uint8_t) class;
     block->prev = NULL;
     block->next = bins->head[class];
     if (block->next != NULL)
@@ -134,7 +134,8 @@ static void flush(struct shim_heap *heap, struct shim_owner *owner)
 
 /* --- taking --- */
 
-/* Cuts a block that was found to size; the rest goes back to where it came from. It keeps owner and stamp, not a place. */
+/* Cuts a block that was found to size; the rest goes back to where it came from. It keeps owner and stamp, not a place.
+ */
 static struct shim_block *cut(struct shim_heap *heap, struct shim_block *block, uint64_t bytes)
 {
     shim_heap_unbin(block);
@@ -161,8 +162,7 @@ static struct shim_block *take_tier(struct shim_heap *heap, struct shim_owner *o
 static bool add_area(struct shim_heap *heap, struct shim_owner *owner, uint64_t bytes)
 {
     uint64_t least = (bytes + SHIM_UNIT_BIG - 1) & ~(SHIM_UNIT_BIG - 1);
-    struct shim_block *parent =
-        take_tier(heap, owner, SHIM_BIG, shim_class(SHIM_AREA_BYTES), SHIM_AREA_BYTES);
+    struct shim_block *parent = take_tier(heap, owner, SHIM_BIG, shim_class(SHIM_AREA_BYTES), SHIM_AREA_BYTES);
     if (parent == NULL)
         parent = take_tier(heap, owner, SHIM_BIG, shim_class(least), least);
     if (parent == NULL)

@@ -101,7 +101,8 @@ static inline bool shim_heap_put(struct shim_heap *heap, struct shim_owner *owne
 /* Books a block as free and clean, when the work on it is known to be done. */
 void shim_heap_put_clean(struct shim_heap *heap, struct shim_block *block);
 
-/* Finds and cuts a block of exactly `bytes` (rounded) from what the owner may use. Not booked yet. NULL: there is none. */
+/* Finds and cuts a block of exactly `bytes` (rounded) from what the owner may use. Not booked yet. NULL: there is none.
+ */
 struct shim_block *shim_heap_take(struct shim_heap *heap, struct shim_owner *owner, unsigned class, uint64_t bytes);
 
 /*

@@ -53,7 +53,7 @@ static const char *audit_region(const struct shim_region *region, struct totals 
 static const char *audit_bins(const struct shim_owner *owner, uint64_t *count)
 {
     for (unsigned tier = 0; tier < SHIM_TIERS; tier++) {
-        for (unsigned class = 0; class < SHIM_CLASSES; class++) {
+        for (unsigned class = 0; class < SHIM_CLASSES; class ++) {
             const struct shim_block *head = owner->bins[tier].head[class];
             if ((head != NULL) != ((owner->bins[tier].map[class / 64] >> (class % 64) & 1) != 0))
                 return "a bin's bit is wrong";
@@ -70,7 +70,7 @@ static const char *audit_owner(const struct shim_heap *heap, const struct shim_o
 {
     uint64_t count = 0;
     const char *wrong = audit_bins(owner, &count);
-    for (unsigned class = 0; wrong == NULL && class < SHIM_CLASSES; class++)
+    for (unsigned class = 0; wrong == NULL && class < SHIM_CLASSES; class ++)
         for (const struct shim_block *block = owner->quick[class]; block != NULL; block = block->next, count++)
             if (block->state != SHIM_BLOCK_QUICK || block->owner != owner || block->class != class)
                 wrong = "a block is in the wrong quick list";
@@ -93,7 +93,8 @@ static const char *audit_slabs(const struct shim_heap *heap, struct totals *tota
             return wrong;
         if (totals->blocks_live - live_before != slab->live)
             return "a slab miscounts its live blocks";
-        if (shim_map_find(slab->region.base) != slab || shim_map_find(slab->region.base + slab->region.bytes - 1) != slab)
+        if (shim_map_find(slab->region.base) != slab ||
+            shim_map_find(slab->region.base + slab->region.bytes - 1) != slab)
             return "a slab is not in the map";
         held += slab->region.bytes;
         empty += slab->live == 0 ? slab->region.bytes : 0;

@@ -1,8 +1,8 @@
 /*
  * libpoolcap: GPU memory under this pod's cap.
  *
- * Memory comes from pools that the node's poolcapd owns and caps. The library holds slabs of them and carves them up, so
- * in the steady state an allocation makes no system call and no round trip.
+ * Memory comes from pools that the node's poolcapd owns and caps. The library holds slabs of them and carves them up,
+ * so in the steady state an allocation makes no system call and no round trip.
  *
  * Needs libc only. CUDA is opened at run time with the program's first call; a program without a GPU, without CUDA or
  * without a socket gets POOLCAP_UNAVAILABLE and is otherwise left alone. The library has no constructor and starts no
@@ -52,33 +52,34 @@ typedef void *poolcap_stream;
 
 enum {
     POOLCAP_POOLED = 0, /* the rule: capped by ledger, driver and watch */
-    POOLCAP_DIRECT = 1  /* the process's own cuMemAlloc, charged: for buffers that are exported, RDMA-registered or dma-buf'd,
-                           which pool memory cannot be */
+    POOLCAP_DIRECT = 1  /* the process's own cuMemAlloc, charged: for buffers that are exported, RDMA-registered or
+                           dma-buf'd,  which pool memory cannot be */
 };
 
 /*
- * Allocates bytes (> 0), aligned to 256 or more (512 like cuMemAlloc). The memory may be used at once by work on `stream`;
- * by other streams once they are ordered behind it, as with cuMemAllocAsync. Memory that other processes of the pod used
- * before reads zero; memory that this process freed keeps its bytes.
- * Over 4064 MiB the memory is a mapping of its own. *out is written on POOLCAP_OK only.
+ * Allocates bytes (> 0), aligned to 256 or more (512 like cuMemAlloc). The memory may be used at once by work on
+ * `stream`; by other streams once they are ordered behind it, as with cuMemAllocAsync. Memory that other processes of
+ * the pod used before reads zero; memory that this process freed keeps its bytes. Over 4064 MiB the memory is a mapping
+ * of its own. *out is written on POOLCAP_OK only.
  */
 poolcap_status poolcap_alloc(poolcap_ptr *out, size_t bytes, poolcap_stream stream, unsigned int flags);
 
 /*
- * Frees in stream order: work already queued on `stream` may still use the memory. It is reusable at once by allocations on
- * the same stream, by others after the work queued so far. The stream must outlive the memory's reuse: say
- * poolcap_stream_gone before cuStreamDestroy. A null pointer is POOLCAP_OK.
+ * Frees in stream order: work already queued on `stream` may still use the memory. It is reusable at once by
+ * allocations on the same stream, by others after the work queued so far. The stream must outlive the memory's reuse:
+ * say poolcap_stream_gone before cuStreamDestroy. A null pointer is POOLCAP_OK.
  */
 poolcap_status poolcap_free(poolcap_ptr ptr, poolcap_stream stream);
 
 /*
- * A stream (or a context with all its streams) is about to be destroyed. Waits for its work and makes what was freed on it
- * free for all.
+ * A stream (or a context with all its streams) is about to be destroyed. Waits for its work and makes what was freed on
+ * it free for all.
  */
 poolcap_status poolcap_stream_gone(poolcap_stream stream);
 poolcap_status poolcap_context_gone(void *context);
 
-/* Gives idle slabs back to the pod's pool, keeping at most `keep` bytes idle on each GPU. *given (may be NULL): bytes. */
+/* Gives idle slabs back to the pod's pool, keeping at most `keep` bytes idle on each GPU. *given (may be NULL): bytes.
+ */
 poolcap_status poolcap_trim(size_t keep, size_t *given);
 
 /* Figures of the GPU of the current context, without a round trip: what cuMemGetInfo should say under the cap. */
@@ -93,14 +94,15 @@ typedef struct poolcap_memory {
 poolcap_status poolcap_info(poolcap_memory *out);
 
 /*
- * One line for people: "capped: yes, 4Gi on GPU-..., 1.2Gi charged" or "capped: no, because ...". Writes at most size bytes
- * with the final 0; connects if that has not happened yet.
+ * One line for people: "capped: yes, 4Gi on GPU-..., 1.2Gi charged" or "capped: no, because ...". Writes at most size
+ * bytes with the final 0; connects if that has not happened yet.
  */
 poolcap_status poolcap_describe(char *text, size_t size);
 
 const char *poolcap_status_text(poolcap_status status);
 
-/* The text behind the last status of this thread other than POOLCAP_OK; "" where there is none. Valid till the next call. */
+/* The text behind the last status of this thread other than POOLCAP_OK; "" where there is none. Valid till the next
+ * call. */
 const char *poolcap_last_error(void);
 
 /* Managed (unified) memory, charged in full against the cap. */

@@ -1,9 +1,9 @@
 /*
  * Slabs, the blocks that they are carved into, and the areas that some blocks are carved into further.
  *
- * A region is a range of device addresses that blocks cover without a gap. There are two kinds of it, with the same code:
- * a slab, in units of 32 KiB, and an area, in units of 512 bytes, which lies in one block of a slab. An index by unit
- * finds the block that begins at an address; all of it is host memory, device memory is never touched.
+ * A region is a range of device addresses that blocks cover without a gap. There are two kinds of it, with the same
+ * code: a slab, in units of 32 KiB, and an area, in units of 512 bytes, which lies in one block of a slab. An index by
+ * unit finds the block that begins at an address; all of it is host memory, device memory is never touched.
  *
  * Thread rules: everything here is guarded by the heap's lock, but for shim_slab.heap, which never changes.
  */
@@ -33,7 +33,7 @@ struct shim_block {
     struct shim_region *region;
     struct shim_owner *owner; /* while free: whose queued work may still use it */
     uint64_t addr, bytes;
-    uint64_t stamp; /* while free: the owner's batch in which the last of it was freed */
+    uint64_t stamp;         /* while free: the owner's batch in which the last of it was freed */
     struct shim_area *area; /* SHIM_BLOCK_AREA */
     uint8_t state, class;
 };
@@ -61,9 +61,9 @@ struct shim_slab {
     struct shim_heap *_Atomic heap;
     struct shim_slab *next, *prev;
     struct shim_region region;
-    uint64_t live; /* blocks that the program has */
-    bool large;    /* a mapping of its own: one block, never carved */
-    bool old;      /* of a poolcapd or a session that is gone: to be given back first, never added to */
+    uint64_t live;    /* blocks that the program has */
+    bool large;       /* a mapping of its own: one block, never carved */
+    bool old;         /* of a poolcapd or a session that is gone: to be given back first, never added to */
     uint64_t id;      /* poolcapd's name for it */
     uint32_t session; /* of this process with poolcapd, in which it was got */
     struct shim_generation *generation; /* NULL where large */
@@ -77,7 +77,8 @@ struct shim_slab_origin {
     bool large;
 };
 
-/* A slab over [base, base + bytes), one clean free block, entered in the map. NULL: see shim_map_set; or no host memory. */
+/* A slab over [base, base + bytes), one clean free block, entered in the map. NULL: see shim_map_set; or no host
+ * memory. */
 struct shim_slab *shim_slab_add(struct shim_heap *heap, uint64_t base, uint64_t bytes,
                                 const struct shim_slab_origin *origin);
 

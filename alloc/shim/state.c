@@ -89,9 +89,10 @@ enum pc_status shim_start(bool *forked, struct pc_error *err)
 {
     *forked = is_forked(); /* before the lock, which the parent may have held */
     if (*forked)
-        return pc_error_set(err, PC_ERR_DENIED, 0,
-                            "this is a forked child: CUDA and libpoolcap work in the parent only; fork before the first "
-                            "CUDA call, or exec");
+        return pc_error_set(
+            err, PC_ERR_DENIED, 0,
+            "this is a forked child: CUDA and libpoolcap work in the parent only; fork before the first "
+            "CUDA call, or exec");
     if (shim_alive())
         return PC_OK;
     shim_lock_take(&shim.slow);

@@ -4,9 +4,9 @@
  * Lazy: nothing happens before the program's first call. No constructor, no destructor, no atexit: the driver may be
  * gone by then, and poolcapd learns of a process's end from the kernel.
  *
- * Locks, outermost first: shim.slow, then one GPU's heap lock. shim.slow guards the connection, contexts becoming known,
- * growth and giving back; it is held across round trips. Heap locks are held for tens of nanoseconds in the steady
- * state, and across event records and queries otherwise; never across a wait.
+ * Locks, outermost first: shim.slow, then one GPU's heap lock. shim.slow guards the connection, contexts becoming
+ * known, growth and giving back; it is held across round trips. Heap locks are held for tens of nanoseconds in the
+ * steady state, and across event records and queries otherwise; never across a wait.
  *
  * Fork: a CUDA process's child can use neither CUDA nor this library. A page that the kernel wipes in the child
  * (MADV_WIPEONFORK, Linux 4.14) tells, for one load a call. The child keeps the socket open: it keeps the device files

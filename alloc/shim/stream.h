@@ -5,11 +5,12 @@
  * other streams in other contexts and threads. So the driver is asked for the id in every call (24 ns).
  *
  * Frees on a stream make batches. An event recorded behind a batch tells when its memory may go to other streams. It is
- * recorded late: when somebody else wants the memory, or, where the GPU has several streams in use, when a batch is large.
- * The per-thread stream (handle 2) can only be named by its own thread, so there the event is recorded with each free.
+ * recorded late: when somebody else wants the memory, or, where the GPU has several streams in use, when a batch is
+ * large. The per-thread stream (handle 2) can only be named by its own thread, so there the event is recorded with each
+ * free.
  *
- * Captures: on a stream that is being captured nothing is recorded, queried or waited for. What is freed on it stays the
- * stream's own until a later event can be recorded.
+ * Captures: on a stream that is being captured nothing is recorded, queried or waited for. What is freed on it stays
+ * the stream's own until a later event can be recorded.
  */
 #ifndef PC_SHIM_STREAM_H
 #define PC_SHIM_STREAM_H
@@ -63,8 +64,8 @@ static inline struct shim_heap *shim_stream_heap(const struct shim_stream *strea
 }
 
 /*
- * The record of a stream of the calling thread's context, with its heap locked. NULL, nothing locked: it is not known yet
- * or the library has not started; shim_stream_open says why.
+ * The record of a stream of the calling thread's context, with its heap locked. NULL, nothing locked: it is not known
+ * yet or the library has not started; shim_stream_open says why.
  */
 static inline struct shim_stream *shim_stream_enter(pc_cu_stream handle)
 {
@@ -93,7 +94,8 @@ enum pc_status shim_stream_open(pc_cu_stream handle, struct shim_stream **out, s
 bool shim_stream_capturing(pc_cu_stream handle);
 
 enum {
-    /* With several streams in use: how much is freed before an event is recorded, so that it is done when it is needed. */
+    /* With several streams in use: how much is freed before an event is recorded, so that it is done when it is needed.
+     */
     SHIM_BATCH_BYTES = 32 * 1024 * 1024,
 };
 

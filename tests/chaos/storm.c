@@ -1,7 +1,8 @@
 /*
  * The kill storm: TENANTS processes, at most 8 at once, each killed by SIGKILL at a point of its life that is chosen by
- * turns: while it attaches, allocates, writes, frees, and while a kernel of its runs. A sampler reads the card's used bytes
- * all the while: never above the caps' sum and poolcapd's own context; back to the start once the grants are dropped.
+ * turns: while it attaches, allocates, writes, frees, and while a kernel of its runs. A sampler reads the card's used
+ * bytes all the while: never above the caps' sum and poolcapd's own context; back to the start once the grants are
+ * dropped.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -253,8 +254,8 @@ int main(int argc, char **argv)
     node_start(&node);
     uint64_t daemon_bytes = node_used(&node) - before;
     uint64_t limit = before + daemon_bytes + SLOTS * cap;
-    printf("kill storm on %s (driver %s): %d tenants, %d at once, cap %llu MiB each\n", node.gpu_name, node.driver, tenants,
-           SLOTS, (unsigned long long)(cap / PC_MIB));
+    printf("kill storm on %s (driver %s): %d tenants, %d at once, cap %llu MiB each\n", node.gpu_name, node.driver,
+           tenants, SLOTS, (unsigned long long)(cap / PC_MIB));
 
     struct sampler sampler = {.node = &node};
     struct slot slots[SLOTS];

@@ -103,8 +103,8 @@ static bool selected(const struct check *check)
 }
 
 /*
- * Waits until what the check before left on the card is gone: a killed process's memory follows within tens of ms, that of
- * a card filled to its end within seconds. In a child of its own, since it may not be the one that makes CUDA calls.
+ * Waits until what the check before left on the card is gone: a killed process's memory follows within tens of ms, that
+ * of a card filled to its end within seconds. In a child of its own, since it may not be the one that makes CUDA calls.
  */
 static void settle_card(void)
 {

@@ -16,9 +16,9 @@ enum { BLOCK = 64 * 1024 * 1024 }; /* what tenants fill with */
 
 struct demo {
     struct node node;
-    uint64_t context;   /* bytes of one CUDA context */
-    uint64_t before;    /* on the card before poolcapd */
-    uint64_t daemon;    /* poolcapd's own */
+    uint64_t context; /* bytes of one CUDA context */
+    uint64_t before;  /* on the card before poolcapd */
+    uint64_t daemon;  /* poolcapd's own */
     uint64_t cap_a, cap_b;
     struct puppet a, b;
     unsigned step, failed;
@@ -137,8 +137,8 @@ static void step_large(struct demo *d)
     bool freed = puppet_say(&d->a, "free");
     /* The same bytes at once and, where the cap allows, past the 4064 MiB of one pool allocation. */
     bool ok = freed && puppet_say(&d->a, "alloc %llu", (unsigned long long)held);
-    row(d, "alice frees her slabs, takes the same as one piece", ok && within_caps(d), "%s; the card holds %s", mib(held),
-        mib(ours(d)));
+    row(d, "alice frees her slabs, takes the same as one piece", ok && within_caps(d), "%s; the card holds %s",
+        mib(held), mib(ours(d)));
     puppet_say(&d->a, "write 7");
     puppet_say(&d->a, "free");
     ok = puppet_say(&d->a, "fill %d", BLOCK);

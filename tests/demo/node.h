@@ -9,7 +9,7 @@
 #include "alloc/driver/driver.h"
 
 struct node {
-    char dir[128];   /* run directory */
+    char dir[128]; /* run directory */
     char config[160];
     char build[256]; /* where bin/poolcapd is */
     bool simulated;
@@ -21,7 +21,8 @@ struct node {
     uint64_t total;
 };
 
-/* Finds the GPU (the simulated one where there is no other), makes the run directory. Exits with a message on failure. */
+/* Finds the GPU (the simulated one where there is no other), makes the run directory. Exits with a message on failure.
+ */
 void node_open(struct node *n);
 
 /* Writes the configuration. */
@@ -29,7 +30,7 @@ void node_configure(struct node *n, const char *grants_yaml);
 
 /* Starts poolcapd and waits until it serves. */
 void node_start(struct node *n);
-void node_kill(struct node *n); /* SIGKILL */
+void node_kill(struct node *n);  /* SIGKILL */
 void node_close(struct node *n); /* stops poolcapd, removes the run directory */
 
 /* Bytes in use on the card now (NVML, without the driver's reserve). */

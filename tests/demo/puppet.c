@@ -22,7 +22,7 @@ struct holding {
     struct {
         poolcap_ptr ptr;
         size_t bytes;
-    } *held;
+    } * held;
     unsigned count;
 };
 
@@ -60,7 +60,8 @@ static void do_fill(struct holding *h, size_t bytes)
     poolcap_status status;
     while ((status = take(h, bytes)) == POOLCAP_OK)
         ;
-    printf(status == POOLCAP_OUT_OF_MEMORY ? "ok %u why %s\n" : "error %u %s\n", h->count - before, poolcap_last_error());
+    printf(status == POOLCAP_OUT_OF_MEMORY ? "ok %u why %s\n" : "error %u %s\n", h->count - before,
+           poolcap_last_error());
 }
 
 static void do_free(struct holding *h)
