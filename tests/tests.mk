@@ -51,3 +51,8 @@ storm-check: $(BIN) $(SIM) $(O)/tests/chaos/storm
 	  | tee -a "$${POOLCAP_TEST_LOG:-/dev/null}"; exit $${PIPESTATUS[0]}
 
 .PHONY: demo-check storm-check
+
+bench: $(BIN) $(SIM) $(O)/tests/bench/bench_shim_pair ## Native and ours side by side: a table, and bench.jsonl under build/
+	$(Q)OUT=$(CURDIR)/$(O) tests/with-driver $(O) tests/bench/run $(CURDIR)/$(O)
+
+.PHONY: bench

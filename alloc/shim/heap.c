@@ -115,6 +115,15 @@ void shim_heap_settle(struct shim_heap *heap, struct shim_block *block)
     bin(block);
 }
 
+static void make_clean(struct shim_heap *heap, struct shim_owner *owner, struct shim_block *block)
+{
+    owner->blocks--;
+    heap->clean.blocks++;
+    block->owner = &heap->clean;
+    block->stamp = 0;
+}
+
+/* What is known to be done becomes clean before it is merged: a merged block waits for the last of its parts. */
 static void flush(struct shim_heap *heap, struct shim_owner *owner)
 {
     for (unsigned word = 0; word < SHIM_CLASS_WORDS; word++) {
@@ -124,6 +133,8 @@ static void flush(struct shim_heap *heap, struct shim_owner *owner)
             owner->quick[class] = NULL;
             while (block != NULL) {
                 struct shim_block *next = block->next;
+                if (block->stamp <= owner->done)
+                    make_clean(heap, owner, block);
                 shim_heap_settle(heap, block);
                 block = next;
             }
@@ -285,14 +296,6 @@ struct shim_block *shim_heap_absorb(struct shim_heap *heap, struct shim_owner *o
 }
 
 /* --- what becomes clean --- */
-
-static void make_clean(struct shim_heap *heap, struct shim_owner *owner, struct shim_block *block)
-{
-    owner->blocks--;
-    heap->clean.blocks++;
-    block->owner = &heap->clean;
-    block->stamp = 0;
-}
 
 void shim_heap_put_clean(struct shim_heap *heap, struct shim_block *block)
 {

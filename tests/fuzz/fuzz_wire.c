@@ -1,4 +1,5 @@
-/* Any packet into the unpacking of both protocols, through a real socket: a message in the arena, or a protocol error. */
+/* Any packet into the unpacking of both protocols, through a real socket: a message in the arena, or a protocol error.
+ */
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
