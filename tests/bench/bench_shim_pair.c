@@ -40,8 +40,8 @@ static void native(uint64_t bytes)
 }
 
 /*
- * What another process of the pod or the idle rule may cost stays in: the pool of the driver is warm by the program's own
- * release threshold, ours by the idle rule alone.
+ * What another process of the pod or the idle rule may cost stays in: the pool of the driver is warm by the program's
+ * own release threshold, ours by the idle rule alone.
  */
 static void measure(void (*pair)(uint64_t), const char *side, uint64_t bytes, size_t rounds)
 {
@@ -69,8 +69,8 @@ static void warm_native_pool(void)
 
 int main(int argc, char **argv)
 {
-    static const uint64_t sizes[] = {512,           4 * PC_KIB,  64 * PC_KIB, 256 * PC_KIB, 512 * PC_KIB,
-                                     2 * PC_MIB,    64 * PC_MIB, 256 * PC_MIB};
+    static const uint64_t sizes[] = {512,          4 * PC_KIB, 64 * PC_KIB, 256 * PC_KIB,
+                                     512 * PC_KIB, 2 * PC_MIB, 64 * PC_MIB, 256 * PC_MIB};
     struct pc_error err;
     poolcap_memory memory;
     if (pc_cuda_load(NULL, &cu, &err) != PC_OK || poolcap_info(&memory) != POOLCAP_OK) /* makes a context current */

@@ -1,6 +1,6 @@
 /*
- * What the shim's integration tests share: each test runs in a child of its own, with a poolcapd of its own, and uses the
- * library in that child. CUDA refuses children forked after cuInit, so cmocka's process never touches the driver.
+ * What the shim's integration tests share: each test runs in a child of its own, with a poolcapd of its own, and uses
+ * the library in that child. CUDA refuses children forked after cuInit, so cmocka's process never touches the driver.
  */
 #ifndef PC_TESTS_SHIM_HARNESS_H
 #define PC_TESTS_SHIM_HARNESS_H
@@ -27,10 +27,10 @@ void run_alone(void (*body)(void));
 
 /* Ends the child, and its poolcapd, with a line that says where. Stands for cmocka's assertions there. */
 void check_failed(const char *file, int line, const char *what) __attribute__((noreturn));
-#define CHECK(what)                                   \
-    do {                                              \
-        if (!(what))                                  \
-            check_failed(__FILE__, __LINE__, #what);  \
+#define CHECK(what)                                  \
+    do {                                             \
+        if (!(what))                                 \
+            check_failed(__FILE__, __LINE__, #what); \
     } while (0)
 #define CHECK_OK(call) CHECK((call) == POOLCAP_OK)
 

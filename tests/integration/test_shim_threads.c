@@ -1,6 +1,6 @@
 /*
- * Threads that allocate, write, check and free at once. Each block is filled with a byte of its own and checked before it is
- * freed: memory handed out twice shows. Meant for SANITIZER=thread as well.
+ * Threads that allocate, write, check and free at once. Each block is filled with a byte of its own and checked before
+ * it is freed: memory handed out twice shows. Meant for SANITIZER=thread as well.
  */
 #include "tests/integration/shim_harness.h"
 

@@ -1,6 +1,6 @@
 /*
- * The carving of slabs against a naive model: a byte for each 512 bytes of device memory, which says whether it is live,
- * clean, or freed by which owner. Addresses are made up; nothing of the driver is there.
+ * The carving of slabs against a naive model: a byte for each 512 bytes of device memory, which says whether it is
+ * live, clean, or freed by which owner. Addresses are made up; nothing of the driver is there.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -156,7 +156,8 @@ static struct shim_block *take(unsigned owner, uint64_t bytes)
         return NULL;
     shim_heap_use(heap, block);
     assert_true(block->bytes >= bytes);
-    assert_true(block->bytes <= bytes + bytes / 8 + UNIT || (bytes > SHIM_SMALL_MAX && block->bytes < bytes * 9 / 8 + 1));
+    assert_true(block->bytes <= bytes + bytes / 8 + UNIT ||
+                (bytes > SHIM_SMALL_MAX && block->bytes < bytes * 9 / 8 + 1));
     assert_int_equal(block->addr % UNIT, 0);
     uint8_t *units = units_of(block->addr, block->bytes);
     for (uint64_t i = 0; i < block->bytes / UNIT; i++) {
@@ -271,7 +272,7 @@ static void classes_hold_what_they_say(void **state)
 {
     (void)state;
     assert_int_equal(shim_class(PC_POOL_ALLOC_MAX), SHIM_CLASSES - 1);
-    for (unsigned class = 0; class < SHIM_CLASSES; class++) {
+    for (unsigned class = 0; class < SHIM_CLASSES; class ++) {
         uint64_t most = shim_class_bytes(class);
         assert_int_equal(shim_class(most), class);
         assert_int_equal(most % UNIT, 0);
