@@ -20,10 +20,12 @@
 enum { BACKOFF_FIRST_MS = 10, BACKOFF_MOST_MS = 1000, FIRST_TRY_MS = 150 };
 
 const struct pc_page *_Atomic shim_client_page;
+_Atomic bool shim_client_gone;
 
 static struct {
     int fd; /* -1 and 0 both: none, see connected */
     bool connected, said;
+    bool hurried;  /* no waiting for poolcapd: the program frees, it needs nothing */
     bool settling; /* between the greeting and the contexts being booked again: a loss then is the connection's failure
                     */
     uint32_t session; /* counts poolcapds: connecting again to the same one goes on with the same session */
@@ -34,9 +36,9 @@ static struct {
     char text[PC_ERROR_TEXT];
 } client;
 
-bool shim_client_connected(void)
+void shim_client_hurry(bool hurry)
 {
-    return client.connected;
+    client.hurried = hurry;
 }
 
 uint32_t shim_client_session(void)
@@ -66,6 +68,8 @@ static enum pc_status map_page(int fd, struct pc_error *err)
     if (mapped->magic != PC_PAGE_MAGIC || mapped->version != PC_PAGE_VERSION)
         return pc_error_set(err, PC_ERR_PROTOCOL, 0, "poolcapd's page is of version %u, not %d",
                             (unsigned)mapped->version, PC_PAGE_VERSION);
+    if (atomic_load_explicit(&mapped->alive, memory_order_relaxed) == 0)
+        return pc_error_set(err, PC_ERR_UNREACHABLE, 0, "poolcapd is about to stop");
     return PC_OK;
 }
 
@@ -134,6 +138,7 @@ static enum pc_status try_connect(struct pc_error *err)
         return status;
     client.fd = pc_steal_fd(&fd);
     client.connected = true;
+    atomic_store_explicit(&shim_client_gone, false, memory_order_relaxed);
     return PC_OK;
 }
 
@@ -147,7 +152,7 @@ static void pause_ms(uint64_t ms)
 static enum pc_status try_patiently(struct pc_error *err)
 {
     enum pc_status status = try_connect(err);
-    bool patient = client.next_try == 0 && client.session > 0;
+    bool patient = client.next_try == 0 && client.session > 0 && !client.hurried;
     for (uint64_t wait = BACKOFF_FIRST_MS, waited = 0; patient && status == PC_ERR_UNREACHABLE && waited < FIRST_TRY_MS;
          waited += wait, wait *= 2) {
         pause_ms(wait);
@@ -172,8 +177,18 @@ static enum pc_status note_failure(enum pc_status status, const struct pc_error 
     return status;
 }
 
+static void lose(void)
+{
+    if (client.connected)
+        close(client.fd);
+    client.connected = false;
+    atomic_store_explicit(&shim_client_gone, true, memory_order_relaxed);
+}
+
 enum pc_status shim_client_connect(struct pc_error *err)
 {
+    if (client.connected && !client.settling && shim_client_away()) /* it said goodbye; asking would only fail */
+        lose();
     if (client.connected)
         return PC_OK;
     if (client.next_try != 0 && shim_now() < client.next_try)
@@ -190,13 +205,6 @@ enum pc_status shim_client_connect(struct pc_error *err)
     client.backoff_ms = 0;
     client.next_try = 0;
     return PC_OK;
-}
-
-static void lose(void)
-{
-    if (client.connected)
-        close(client.fd);
-    client.connected = false;
 }
 
 /* --- requests --- */

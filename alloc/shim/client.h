@@ -4,13 +4,14 @@
  * When poolcapd is gone, each new need tries to connect again: at first for up to 150 ms, then once in a while (10 ms,
  * doubling to 1 s), and in between fails at once. What is held goes on working meanwhile.
  *
- * Thread rules: all under shim.slow, but for shim_client_page.
+ * Thread rules: all under shim.slow, where nothing else is said.
  */
 #ifndef PC_SHIM_CLIENT_H
 #define PC_SHIM_CLIENT_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "alloc/base/error.h"
@@ -24,12 +25,23 @@ struct shim_gpu;
  */
 enum pc_status shim_client_connect(struct pc_error *err);
 
-bool shim_client_connected(void);
+/* While set, a connection that is lost is tried once and not waited for: a free needs nothing from poolcapd. */
+void shim_client_hurry(bool hurry);
+
 uint32_t shim_client_session(void); /* counts the poolcapds it was connected to, from 1: one that lives knows a process
                                        that connects again, and all that it holds */
 
 /* The grant's page, or NULL before the first connection. It stays mapped for the process's life. Any thread. */
 extern const struct pc_page *_Atomic shim_client_page;
+
+/* Whether a connection that there was is lost, or poolcapd has said goodbye in the page. Any thread. */
+extern _Atomic bool shim_client_gone;
+static inline bool shim_client_away(void)
+{
+    const struct pc_page *page = atomic_load_explicit(&shim_client_page, memory_order_acquire);
+    return atomic_load_explicit(&shim_client_gone, memory_order_relaxed) ||
+           (page != NULL && atomic_load_explicit(&page->alive, memory_order_relaxed) == 0);
+}
 
 /* What Allocate got. The descriptors are the caller's, -1 where there is none. */
 struct shim_taken {

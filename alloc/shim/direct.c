@@ -35,7 +35,9 @@ static enum pc_status take(struct shim_gpu *gpu, struct direct *record, uint64_t
     pc_cu_deviceptr ptr = 0;
     record->bytes = (bytes + 2 * PC_MIB - 1) / (2 * PC_MIB) * (2 * PC_MIB);
     record->gpu = gpu;
-    enum pc_status status = shim_client_reserve(gpu, record->bytes, err);
+    enum pc_status status = shim_gpu_attach(gpu, err);
+    if (status == PC_OK)
+        status = shim_client_reserve(gpu, record->bytes, err);
     if (status != PC_OK)
         return status;
     pc_cu_result r = shim.cu.cuMemAlloc(&ptr, bytes);

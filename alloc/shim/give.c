@@ -10,7 +10,7 @@
 #include "alloc/shim/stream.h"
 
 #define IDLE_LEAST (64 * PC_MIB)
-#define LOOK_AGAIN_NS 1000000ull /* after a look that found the streams still at work */
+#define LOOK_AGAIN_NS 1000000ull /* after a look that found the streams at work, or poolcapd away */
 
 uint64_t shim_give_keep(const struct shim_gpu *gpu)
 {
@@ -23,7 +23,8 @@ bool shim_give_due(const struct shim_gpu *gpu)
     const struct shim_heap *heap = &gpu->heap;
     if (shim_likely(heap->empty == 0)) /* only whole slabs go back */
         return false;
-    bool asked = heap->old > 0 || shim_gpu_wanted(gpu);
+    /* poolcapd gone: what is idle may pin all that it left, so the new one has to be found. */
+    bool asked = heap->old > 0 || shim_client_away() || shim_gpu_wanted(gpu);
     if (shim_likely(!asked && shim_heap_idle(heap) <= shim_give_keep(gpu)))
         return false;
     uint64_t now = shim_now();
@@ -145,14 +146,16 @@ void shim_give_idle(struct shim_gpu *gpu, uint64_t current)
     uint64_t given = 0;
     if (!shim_lock_try(&shim.slow)) /* somebody is growing or giving: the next free looks again */
         return;
-    if (shim_client_connected()) {
+    shim_client_hurry(true);
+    if (shim_client_connect(&err) == PC_OK) {
         bool wanted = shim_gpu_wanted(gpu);
         shim_lock_take(&gpu->heap.lock);
         uint64_t keep = wanted ? 0 : shim_give_keep(gpu);
         shim_lock_give(&gpu->heap.lock);
         if (shim_give(gpu, current, keep, &given, &err) != PC_OK)
             pc_log_debug("shim", "idle memory is not given back: %s", err.text);
-        note_given(gpu, given);
     }
+    note_given(gpu, given);
+    shim_client_hurry(false);
     shim_lock_give(&shim.slow);
 }

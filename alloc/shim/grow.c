@@ -82,10 +82,8 @@ void shim_gpu_generation_dropped(struct shim_generation *generation)
 static enum pc_status add_slab(struct shim_gpu *gpu, const struct shim_taken *taken, struct shim_generation *generation,
                                uint64_t base, struct pc_error *err)
 {
-    struct shim_slab_origin origin = {.id = taken->block,
-                                      .generation = generation,
-                                      .session = shim_client_session(),
-                                      .large = generation == NULL};
+    struct shim_slab_origin origin = {
+        .id = taken->block, .generation = generation, .session = shim_client_session(), .large = generation == NULL};
     shim_lock_take(&gpu->heap.lock);
     struct shim_slab *slab = shim_slab_add(&gpu->heap, base, taken->bytes, &origin);
     shim_lock_give(&gpu->heap.lock);
@@ -167,10 +165,10 @@ static enum pc_status take_slab(struct shim_gpu *gpu, uint64_t bytes, bool large
 /* Slabs grow with what the process holds. A request over half a slab gets one of its own size. */
 static uint64_t slab_bytes(uint64_t held, uint64_t bytes)
 {
-    uint64_t slab = held < 128 * PC_MIB ? 32 * PC_MIB
+    uint64_t slab = held < 128 * PC_MIB   ? 32 * PC_MIB
                     : held < 512 * PC_MIB ? 64 * PC_MIB
-                    : held < 2 * PC_GIB ? 128 * PC_MIB
-                                        : 256 * PC_MIB;
+                    : held < 2 * PC_GIB   ? 128 * PC_MIB
+                                          : 256 * PC_MIB;
     return bytes > slab / 2 ? up_to_granule(bytes) : slab;
 }
 

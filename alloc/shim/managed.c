@@ -19,7 +19,9 @@ static enum pc_status reserve(void *ctx, int ordinal, uint64_t bytes, struct pc_
     (void)ctx;
     struct shim_gpu *gpu = shim_gpu_of_ordinal(ordinal);
     shim_lock_take(&shim.slow);
-    enum pc_status status = shim_client_reserve(gpu, bytes, err);
+    enum pc_status status = shim_gpu_attach(gpu, err);
+    if (status == PC_OK)
+        status = shim_client_reserve(gpu, bytes, err);
     shim_lock_give(&shim.slow);
     if (status == PC_OK)
         atomic_fetch_add_explicit(&gpu->direct, bytes, memory_order_relaxed);

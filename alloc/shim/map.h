@@ -26,8 +26,7 @@ static inline struct shim_slab *shim_map_find(uint64_t addr)
     uint64_t granule = addr >> SHIM_MAP_SHIFT;
     if (granule >> (2 * SHIM_MAP_BITS) != 0)
         return NULL;
-    struct shim_map_leaf *leaf =
-        atomic_load_explicit(&shim_map_root[granule >> SHIM_MAP_BITS], memory_order_acquire);
+    struct shim_map_leaf *leaf = atomic_load_explicit(&shim_map_root[granule >> SHIM_MAP_BITS], memory_order_acquire);
     if (leaf == NULL)
         return NULL;
     return atomic_load_explicit(&leaf->slab[granule & ((1 << SHIM_MAP_BITS) - 1)], memory_order_acquire);

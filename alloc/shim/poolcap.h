@@ -52,8 +52,8 @@ typedef void *poolcap_stream;
 
 enum {
     POOLCAP_POOLED = 0, /* the rule: capped by ledger, driver and watch */
-    POOLCAP_DIRECT = 1  /* the process's own cuMemAlloc, charged: for buffers that are exported, RDMA-registered or
-                           dma-buf'd,  which pool memory cannot be */
+    POOLCAP_DIRECT = 1  /* the process's own cuMemAlloc, charged in pieces of 2 MiB: for buffers that are exported,
+                           RDMA-registered or dma-buf'd, which pool memory cannot be */
 };
 
 /*
@@ -68,6 +68,11 @@ poolcap_status poolcap_alloc(poolcap_ptr *out, size_t bytes, poolcap_stream stre
  * Frees in stream order: work already queued on `stream` may still use the memory. It is reusable at once by
  * allocations on the same stream, by others after the work queued so far. The stream must outlive the memory's reuse:
  * say poolcap_stream_gone before cuStreamDestroy. A null pointer is POOLCAP_OK.
+ *
+ * While a stream is being captured, memory already held is handed out and nothing is asked of the driver. What is freed
+ * on it stays that stream's own until the capture has ended, and is free for all after that: a graph that is launched
+ * later still uses its addresses, so memory of a graph is freed when the graph is destroyed, not inside the capture;
+ * and a graph's launch has to be ordered behind the work that was queued on the stream when it was captured.
  */
 poolcap_status poolcap_free(poolcap_ptr ptr, poolcap_stream stream);
 

@@ -8,9 +8,10 @@ $(O)/tests/unit/test_shim_%: $(O)/tests/unit/test_shim_%.o $(SHIM_O) $(call obj,
 
 INTEGRATION_SRC := $(wildcard tests/integration/test_shim_*.c)
 INTEGRATION_BIN := $(patsubst tests/integration/%.c,$(O)/tests/integration/%,$(INTEGRATION_SRC))
-INTEGRATION_HELPERS := $(call obj,$(filter-out $(wildcard tests/integration/test_*.c),$(wildcard tests/integration/*.c)) tests/demo/node.c tests/demo/puppet.c)
+INTEGRATION_HELPERS := $(call obj,$(filter-out $(wildcard tests/integration/test_*.c),$(wildcard tests/integration/*.c)) \
+  tests/demo/node.c tests/demo/puppet.c)
 
-$(O)/tests/integration/test_shim_%: $(O)/tests/integration/test_shim_%.o $(INTEGRATION_HELPERS) $(DEMO_PARTS) $(SHIM_O) $(LIBPC)
+$(O)/tests/integration/test_shim_%: $(O)/tests/integration/test_shim_%.o $(INTEGRATION_HELPERS) $(SHIM_O) $(LIBPC)
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(LIB_PROTOBUF) $(LIB_YAML) -lcmocka -ldl -lm
@@ -23,6 +24,9 @@ shim-integration: $(INTEGRATION_BIN) $(BIN) $(SIM) ## Test the shim against pool
 shim-symbols: $(O)/lib/libpoolcap.so ## Check what libpoolcap.so needs and exports
 	$(Q)alloc/shim/check-symbols $< | tee -a "$${POOLCAP_TEST_LOG:-/dev/null}"; exit $${PIPESTATUS[0]}
 
+shim-steady: $(BIN) $(SIM) $(O)/tests/bench/bench_shim_pair ## Count system calls and instructions of an allocation
+	$(Q)tests/integration/shim-steady $(O) | tee -a "$${POOLCAP_TEST_LOG:-/dev/null}"; exit $${PIPESTATUS[0]}
+
 BENCH_O := $(O)/tests/bench/bench.o
 $(O)/tests/bench/bench_shim_pair: $(O)/tests/bench/bench_shim_pair.o $(BENCH_O) $(SHIM_O) $(LIBPC)
 	$(call say,LINK,$@)
@@ -34,7 +38,7 @@ $(O)/lib/poolcap.pc: alloc/shim/poolcap.pc.in $(O)/flags
 	@mkdir -p $(@D)
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' $< > $@
 
-.PHONY: shim-integration shim-symbols
+.PHONY: shim-integration shim-symbols shim-steady
 
-# The symbols of a sanitizer's build are its run-time's, not ours.
-SUITES += shim-integration $(if $(SANITIZER),,shim-symbols)
+# The symbols and instructions of a sanitizer's build are its run-time's, not ours.
+SUITES += shim-integration $(if $(SANITIZER),,shim-symbols shim-steady)

@@ -135,8 +135,7 @@ static void region_close(struct shim_heap *heap, struct shim_slab *slab)
 {
     block_drop(heap, slab->region.first);
     slab->region.first = NULL;
-    shim_pages_put(slab->region.index,
-                   slab->large ? sizeof *slab->region.index : index_bytes(slab->region.bytes));
+    shim_pages_put(slab->region.index, slab->large ? sizeof *slab->region.index : index_bytes(slab->region.bytes));
 }
 
 static void link_slab(struct shim_heap *heap, struct shim_slab *slab)

@@ -27,17 +27,11 @@ static void wait_for(pid_t pid)
         fail_msg("the child ended with status %#x; its message stands above", (unsigned)status);
 }
 
-void run_on_node(void (*body)(void), uint64_t memory)
+static void serve_and_run(void (*body)(void), const char *yaml)
 {
-    char yaml[200], path[256];
-    pid_t pid = fork();
-    if (pid != 0) {
-        wait_for(pid);
-        return;
-    }
+    char path[256];
     alarm(240);
     node_open(&node);
-    snprintf(yaml, sizeof yaml, "grants:\n- name: a\n  memory: %llu\n", (unsigned long long)memory);
     node_configure(&node, yaml);
     node_start(&node);
     node_socket(&node, "a", path);
@@ -45,6 +39,36 @@ void run_on_node(void (*body)(void), uint64_t memory)
     body();
     node_close(&node);
     _exit(0);
+}
+
+void run_on_node(void (*body)(void), uint64_t memory)
+{
+    char yaml[200];
+    pid_t pid = fork();
+    if (pid != 0) {
+        wait_for(pid);
+        return;
+    }
+    snprintf(yaml, sizeof yaml, "grants:\n- name: a\n  memory: %llu\n", (unsigned long long)memory);
+    serve_and_run(body, yaml);
+}
+
+void run_on_two_gpus(void (*body)(void), int granted)
+{
+    char dir[256];
+    const char *before = getenv("POOLCAP_SIM_DIR");
+    pid_t pid = fork();
+    if (pid != 0) {
+        wait_for(pid);
+        return;
+    }
+    if (before == NULL) /* a real machine has the GPUs that it has */
+        _exit(0);
+    snprintf(dir, sizeof dir, "%s-two", before); /* how many there are is written when the directory is made */
+    setenv("POOLCAP_SIM_DIR", dir, 1);
+    setenv("POOLCAP_SIM_GPUS", "2", 1);
+    serve_and_run(body, granted == 2 ? "grants:\n- name: a\n  gpus: [{gpu: 0, memory: 1Gi}, {gpu: 1, memory: 512Mi}]\n"
+                                     : "grants:\n- name: a\n  gpus: [{gpu: 0, memory: 1Gi}]\n");
 }
 
 void run_alone(void (*body)(void))

@@ -22,6 +22,9 @@ extern struct node node; /* of this child */
 /* Runs body in a child with a poolcapd that serves the grant "a" with `memory` bytes; fails the test when it fails. */
 void run_on_node(void (*body)(void), uint64_t memory);
 
+/* The same with two simulated GPUs, both granted, or only the first. */
+void run_on_two_gpus(void (*body)(void), int granted);
+
 /* The same without poolcapd and with no socket anywhere. */
 void run_alone(void (*body)(void));
 
@@ -45,7 +48,7 @@ int holds(poolcap_ptr ptr, size_t bytes, unsigned char what);
 poolcap_memory info(void);
 void nap_ms(unsigned ms);
 
-/* What poolcapd itself has in its books for the grant, over a connection of the test's own to the socket. */
+/* The table that the library uses. */
 const struct pc_cuda *driver(void);
 
 /* Starts this same program again with `argument` and POOLCAP_SOCKET as it is; main() hands it to the test. Returns its

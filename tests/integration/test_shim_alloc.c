@@ -283,10 +283,10 @@ static void body_managed(void)
     CHECK(poolcap_managed_alloc(&buffer, 2 * PC_GIB) == POOLCAP_OUT_OF_MEMORY);
 }
 
-#define TEST(name, memory)              \
-    static void name(void **state)      \
-    {                                   \
-        (void)state;                    \
+#define TEST(name, memory)                \
+    static void name(void **state)        \
+    {                                     \
+        (void)state;                      \
         run_on_node(body_##name, memory); \
     }
 TEST(every_size, PC_GIB)

@@ -82,6 +82,22 @@ static void body_killed(void)
     give(c, NULL);
 }
 
+/* A process that only frees goes back to the new poolcapd too, or it would hold what the old one left for ever. */
+static void body_killed_and_then_only_frees(void)
+{
+    poolcap_ptr a = take(20 * PC_MIB, NULL), b = take(1000, NULL), none;
+    uint64_t left = slab_of(a)->generation->id;
+    node_kill(&node);
+    CHECK(poolcap_alloc(&none, 100 * PC_MIB, NULL, 0) == POOLCAP_UNREACHABLE); /* notices */
+    give(a, NULL);
+    node_start(&node);
+    nap_ms(1100);
+    give(b, NULL); /* the slab is idle now */
+    CHECK(shim_gpu_at(0)->heap.held == 0);
+    for (unsigned i = 0; i < SHIM_GENERATIONS; i++)
+        CHECK(shim_gpu_at(0)->generations[i].id != left);
+}
+
 /* The pool that the dead poolcapd left is wholly idle when the new one comes. */
 static void body_killed_while_idle(void)
 {
@@ -281,13 +297,14 @@ static void body_hidden_gpu(void)
         (void)state;                      \
         run_on_node(body_##name, memory); \
     }
-#define TEST_ALONE(name)         \
+#define TEST_ALONE(name)           \
     static void name(void **state) \
-    {                            \
-        (void)state;             \
-        run_alone(body_##name);  \
+    {                              \
+        (void)state;               \
+        run_alone(body_##name);    \
     }
 TEST(killed, PC_GIB)
+TEST(killed_and_then_only_frees, PC_GIB)
 TEST(killed_while_idle, PC_GIB)
 TEST(killed_with_large_and_direct, 8 * PC_GIB)
 TEST(back_within_the_patience, PC_GIB)
@@ -305,6 +322,7 @@ int main(int argc, char **argv)
         return no_driver_main();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed),
+        cmocka_unit_test(killed_and_then_only_frees),
         cmocka_unit_test(killed_while_idle),
         cmocka_unit_test(killed_with_large_and_direct),
         cmocka_unit_test(back_within_the_patience),

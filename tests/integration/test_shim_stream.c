@@ -326,11 +326,75 @@ static void body_no_context_current(void)
     CHECK(take(1000, NULL) == a);
 }
 
-#define TEST(name)                          \
-    static void name(void **state)          \
-    {                                       \
-        (void)state;                        \
-        run_on_node(body_##name, PC_GIB);   \
+/* --- several GPUs --- */
+
+static pc_cu_context context_of(int ordinal)
+{
+    pc_cu_context ctx;
+    CHECK(shim.cu.cuDevicePrimaryCtxRetain(&ctx, ordinal) == 0);
+    return ctx;
+}
+
+static void body_two_gpus(void)
+{
+    start();
+    pc_cu_context first = context_of(0), second = context_of(1);
+    pc_cu_stream on_second;
+    poolcap_ptr a = take(PC_MIB, stream[0]);
+    CHECK(info().total == PC_GIB);
+    CHECK(shim.cu.cuCtxSetCurrent(second) == 0 && shim.cu.cuStreamCreate(&on_second, PC_CU_STREAM_NON_BLOCKING) == 0);
+    CHECK(info().total == 512 * PC_MIB && info().live == 0);
+    poolcap_ptr b = take(PC_MIB, on_second);
+    CHECK(info().live == PC_MIB);
+    CHECK(shim_map_find(a)->heap != shim_map_find(b)->heap);
+    /* Freed on a stream of the other GPU: waited for, then anybody's. */
+    int before = waits;
+    give(a, on_second);
+    CHECK(waits == before + 1);
+    CHECK(poolcap_free(a, on_second) == POOLCAP_INVALID);
+    CHECK(shim.cu.cuCtxSetCurrent(first) == 0);
+    CHECK(info().live == 0);
+    give(take(PC_MIB, stream[1]), stream[1]);
+    CHECK_OK(poolcap_trim(0, NULL)); /* both GPUs, from a thread whose context is of one */
+    CHECK(info().held == 0);
+    give(b, stream[0]);
+    size_t given;
+    CHECK_OK(poolcap_trim(0, &given));
+    CHECK(given == 32 * PC_MIB);
+    CHECK(shim_gpu_at(0)->heap.held == 0 && shim_gpu_at(1)->heap.held == 0);
+}
+
+static void body_gpu_not_granted(void)
+{
+    start();
+    pc_cu_context first = context_of(0);
+    poolcap_ptr a = take(PC_MIB, stream[0]), none;
+    CHECK(shim.cu.cuCtxSetCurrent(context_of(1)) == 0);
+    CHECK(poolcap_alloc(&none, PC_MIB, NULL, 0) == POOLCAP_UNAVAILABLE);
+    CHECK(strstr(poolcap_last_error(), "is not granted to this container") != NULL);
+    give(a, NULL); /* all the same */
+    CHECK(shim.cu.cuCtxSetCurrent(first) == 0);
+    CHECK(info().live == 0);
+    audit();
+}
+
+static void two_gpus(void **state)
+{
+    (void)state;
+    run_on_two_gpus(body_two_gpus, 2);
+}
+
+static void gpu_not_granted(void **state)
+{
+    (void)state;
+    run_on_two_gpus(body_gpu_not_granted, 1);
+}
+
+#define TEST(name)                        \
+    static void name(void **state)        \
+    {                                     \
+        (void)state;                      \
+        run_on_node(body_##name, PC_GIB); \
     }
 TEST(own_stream_at_once)
 TEST(other_stream_after_the_event)
@@ -358,6 +422,8 @@ int main(void)
         cmocka_unit_test(capture),
         cmocka_unit_test(capture_and_the_null_stream),
         cmocka_unit_test(no_context_current),
+        cmocka_unit_test(two_gpus),
+        cmocka_unit_test(gpu_not_granted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
