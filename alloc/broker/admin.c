@@ -311,8 +311,8 @@ static void on_request(struct pc_loop *loop, int fd, uint32_t events, void *arg)
     struct admin *a = arg;
     ProtobufCMessage *message = NULL;
     struct pc_error err;
-    enum pc_status status = pc_wire_receive(fd, &poolcap__admin_request__descriptor, a->broker->arena, &message, NULL,
-                                            NULL, &err);
+    enum pc_status status =
+        pc_wire_receive(fd, &poolcap__admin_request__descriptor, a->broker->arena, &message, NULL, NULL, &err);
     if (status == PC_ERR_BUSY)
         return;
     if (status != PC_OK || message == NULL)

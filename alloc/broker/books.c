@@ -114,14 +114,6 @@ enum pc_status pc_books_open(const char *path, struct pc_books **out, uint64_t *
     return PC_OK;
 }
 
-void pc_books_close(struct pc_books *books)
-{
-    if (books == NULL)
-        return;
-    munmap(books->file, sizeof *books->file);
-    free(books);
-}
-
 struct pc_book_record *pc_book_new(struct pc_books *books)
 {
     for (unsigned i = 0; i < PC_BOOK_RECORDS; i++) {

@@ -70,8 +70,6 @@ enum pc_status pc_books_open(const char *path, struct pc_books **out, uint64_t *
 
 /* The records that are in the file now: an array to free(), NULL without memory. */
 struct pc_book_record **pc_books_list(struct pc_books *books, unsigned *count);
-void pc_books_close(struct pc_books *books);
-
 /* A place for a record; the caller fills it and calls pc_book_commit. NULL when the file is full. */
 struct pc_book_record *pc_book_new(struct pc_books *books);
 void pc_book_commit(struct pc_book_record *record, enum pc_book_kind kind);

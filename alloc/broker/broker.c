@@ -84,7 +84,9 @@ static enum pc_status make_grants(struct pc_broker *b, struct pc_error *err)
         status = pc_inherit(b, old, count, err);
     free(old);
     struct pc_grant *g;
-    pc_list_each(g, &b->grants, link) if (status == PC_OK && !g->dropping) status = pc_grant_listen(g, err);
+    pc_list_each(g, &b->grants, link)
+        if (status == PC_OK && !g->dropping)
+            status = pc_grant_listen(g, err);
     return status;
 }
 
@@ -166,7 +168,9 @@ void pc_broker_stop(struct pc_broker *b)
 {
     struct pc_grant *g;
     if (b->grants.next != NULL)
-        pc_list_each(g, &b->grants, link) if (g->page != NULL) pc_page_set_alive(g->page, false);
+        pc_list_each(g, &b->grants, link)
+            if (g->page != NULL)
+                pc_page_set_alive(g->page, false);
     if (b->admins.next != NULL)
         pc_admin_close(b);
     pc_watcher_stop(b->watcher, 1000);

@@ -191,7 +191,6 @@ enum pc_status pc_generation_open(struct pc_tenant *t, struct pc_generation **ou
 /* Starts to destroy every generation that nobody uses; true when there was one. */
 bool pc_tenant_close_empty(struct pc_tenant *t);
 void pc_block_park(struct pc_block *block);
-bool pc_tenant_idle(const struct pc_tenant *t); /* nothing charged, nothing under way */
 
 /* grant.c */
 enum pc_status pc_grant_make(struct pc_broker *b, const struct pc_config_grant *want, bool is_static,
@@ -229,6 +228,7 @@ bool pc_watch_card_adds_up(const struct pc_gpu *gpu, const struct pc_snapshot *s
 /* inherit.c */
 enum pc_status pc_inherit(struct pc_broker *b, struct pc_book_record **list, unsigned count, struct pc_error *err);
 void pc_inherited_drop(struct pc_broker *b, struct pc_session *s, uint64_t id);
+uint64_t pc_inherited_bytes(struct pc_broker *b, const struct pc_gpu *gpu);
 void pc_inherited_sweep(struct pc_broker *b, const struct pc_snapshot *snapshot);
 
 /* admin.c */

@@ -51,11 +51,12 @@ static enum pc_status prove_driver(struct pc_gpu *gpu, struct pc_error *err)
 }
 
 /* What one context costs: NVML's figure of our own process, else how much cuMemGetInfo lost. */
-static void measure(struct pc_gpu *gpu, uint64_t free_before, uint64_t total, const struct pc_snapshot *snapshot)
+static void measure(struct pc_gpu *gpu, const struct pc_snapshot *snapshot)
 {
+    uint64_t total = gpu->info.total;
     size_t free_now = 0, all = 0;
     gpu->broker->cuda.cuMemGetInfo(&free_now, &all);
-    gpu->context_bytes = free_before > free_now ? free_before - free_now : 0;
+    gpu->context_bytes = total > free_now ? total - free_now : 0;
     uint64_t reserved = 0, used = total - free_now;
     if (snapshot != NULL) {
         const struct pc_card_view *card = &snapshot->card[0];
@@ -81,7 +82,6 @@ static void measure(struct pc_gpu *gpu, uint64_t free_before, uint64_t total, co
 static enum pc_status open_context(struct pc_gpu *gpu, struct pc_error *err)
 {
     struct pc_broker *b = gpu->broker;
-    uint64_t total = gpu->info.total, free_before = total;
     enum pc_status status = pc_devices_get(b->devices, gpu->info.ordinal, &gpu->device, err);
     if (status == PC_OK)
         status = pc_device_bind(gpu->device, err);
@@ -90,7 +90,7 @@ static enum pc_status open_context(struct pc_gpu *gpu, struct pc_error *err)
     if (status == PC_OK && b->has_nvml)
         snapshot = pc_snapshot_take(&b->nvml, uuids, 1);
     if (status == PC_OK)
-        measure(gpu, free_before, total, snapshot);
+        measure(gpu, snapshot);
     pc_snapshot_free(snapshot);
     if (status == PC_OK)
         status = prove_driver(gpu, err);

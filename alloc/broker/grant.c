@@ -12,7 +12,9 @@
 struct pc_grant *pc_grant_find(struct pc_broker *b, const char *name)
 {
     struct pc_grant *g;
-    pc_list_each(g, &b->grants, link) if (strcmp(g->name, name) == 0) return g;
+    pc_list_each(g, &b->grants, link)
+        if (strcmp(g->name, name) == 0)
+            return g;
     return NULL;
 }
 
@@ -228,9 +230,9 @@ static bool may_go(struct pc_grant *g)
 void pc_grant_finish_drops(struct pc_broker *b)
 {
     struct pc_grant *g;
-    pc_list_each(g, &b->grants, link) if (g->dropping && may_go(g))
-    {
-        pc_log_info("grant", "%s ended", g->name);
-        pc_grant_free(g, true);
-    }
+    pc_list_each(g, &b->grants, link)
+        if (g->dropping && may_go(g)) {
+            pc_log_info("grant", "%s ended", g->name);
+            pc_grant_free(g, true);
+        }
 }

@@ -35,14 +35,18 @@ static void inherit_grant(struct pc_broker *b, struct pc_book_record *record)
 static struct pc_tenant *find_tenant(struct pc_broker *b, const char *name, const char *uuid)
 {
     struct pc_tenant *t;
-    pc_list_each(t, &b->tenants, link) if (strcmp(t->name, name) == 0 && strcmp(t->gpu->info.uuid, uuid) == 0) return t;
+    pc_list_each(t, &b->tenants, link)
+        if (strcmp(t->name, name) == 0 && strcmp(t->gpu->info.uuid, uuid) == 0)
+            return t;
     return NULL;
 }
 
 static struct pc_session *same_process(struct pc_broker *b, const struct pc_grant *g, const struct pc_peer *peer)
 {
     struct pc_session *s;
-    pc_list_each(s, &b->sessions, link) if (s->grant == g && pc_peer_same(&s->peer, peer)) return s;
+    pc_list_each(s, &b->sessions, link)
+        if (s->grant == g && pc_peer_same(&s->peer, peer))
+            return s;
     return NULL;
 }
 
@@ -113,7 +117,9 @@ static void inherit_large(struct pc_session *s, struct pc_book_record *record)
 static bool anybody_imports(struct pc_broker *b, uint64_t id)
 {
     struct pc_session *s;
-    pc_list_each(s, &b->sessions, link) if (pc_session_imports(s, id)) return true;
+    pc_list_each(s, &b->sessions, link)
+        if (pc_session_imports(s, id))
+            return true;
     return false;
 }
 
@@ -190,17 +196,18 @@ void pc_inherited_drop(struct pc_broker *b, struct pc_session *s, uint64_t id)
 {
     for (unsigned k = 0; k < s->grant->shares; k++) {
         struct pc_inherited *i;
-        pc_list_each(i, &s->grant->share[k].tenant->inherited, link) if (i->id == id) i->claimed_ns = pc_loop_now_ns();
+        pc_list_each(i, &s->grant->share[k].tenant->inherited, link)
+            if (i->id == id)
+                i->claimed_ns = pc_loop_now_ns();
     }
     pc_watch_pace(b);
 }
 
-static uint64_t inherited_on(struct pc_broker *b, const struct pc_gpu *gpu)
+uint64_t pc_inherited_bytes(struct pc_broker *b, const struct pc_gpu *gpu)
 {
     struct pc_tenant *t;
     uint64_t sum = 0;
-    pc_list_each(t, &b->tenants, link)
-    {
+    pc_list_each(t, &b->tenants, link) {
         struct pc_ledger_tenant_view view;
         pc_ledger_tenant_read(t->ledger, &view);
         sum += t->gpu == gpu ? view.inherited : 0;
@@ -217,18 +224,16 @@ static bool gone(struct pc_broker *b, const struct pc_inherited *i, const struct
     if (i->claimed_ns == 0 || view.sessions == 0)
         return true; /* its importers died, and the witness saw it */
     return snapshot->started_ns > i->claimed_ns &&
-           pc_watch_card_adds_up(i->tenant->gpu, snapshot, inherited_on(b, i->tenant->gpu) - i->bytes);
+           pc_watch_card_adds_up(i->tenant->gpu, snapshot, pc_inherited_bytes(b, i->tenant->gpu) - i->bytes);
 }
 
 void pc_inherited_sweep(struct pc_broker *b, const struct pc_snapshot *snapshot)
 {
     struct pc_tenant *t;
-    pc_list_each(t, &b->tenants, link)
-    {
+    pc_list_each(t, &b->tenants, link) {
         struct pc_inherited *i;
         bool any = false;
-        pc_list_each(i, &t->inherited, link)
-        {
+        pc_list_each(i, &t->inherited, link) {
             if (!gone(b, i, snapshot))
                 continue;
             pc_ledger_disinherit(t->ledger, i->bytes, NULL);

@@ -352,13 +352,12 @@ static struct pc_generation *choose(struct request *r)
 {
     struct pc_generation *g, *best = NULL;
     uint64_t growth, least = 0;
-    pc_list_each(g, &r->tenant->generations, link) if (!g->closing &&
-                                                       pc_ledger_generation_fits(g->ledger, r->bytes, &growth) &&
-                                                       (best == NULL || growth < least))
-    {
-        best = g;
-        least = growth;
-    }
+    pc_list_each(g, &r->tenant->generations, link)
+        if (!g->closing && pc_ledger_generation_fits(g->ledger, r->bytes, &growth) &&
+            (best == NULL || growth < least)) {
+            best = g;
+            least = growth;
+        }
     if (best == NULL && pc_ledger_generation_room(r->tenant->ledger) >= r->bytes &&
         pc_generation_open(r->tenant, &best, &r->err) != PC_OK)
         best = NULL;
@@ -369,8 +368,7 @@ static struct pc_generation *choose(struct request *r)
 static struct pc_block *find_parked(struct pc_generation *g, uint64_t bytes, uint64_t session)
 {
     struct pc_block *block, *other = NULL;
-    pc_list_each(block, &g->parked, link)
-    {
+    pc_list_each(block, &g->parked, link) {
         if (block->bytes == bytes && block->owner == session)
             return block;
         if (block->bytes == bytes)
@@ -586,8 +584,7 @@ void pc_request_retry(struct pc_tenant *t)
 {
     struct request *r;
     bool waited = !pc_list_empty(&t->waiters);
-    pc_list_each(r, &t->waiters, link)
-    {
+    pc_list_each(r, &t->waiters, link) {
         /* A generation that became empty may be what holds the room. */
         if (start(r) != PC_OK && r->kind != REQUEST_POOLED)
             pc_tenant_close_empty(t);
@@ -601,11 +598,11 @@ void pc_request_cancel(struct pc_session *s)
     for (unsigned i = 0; i < s->grant->shares; i++) {
         struct request *r;
         struct pc_tenant *t = s->grant->share[i].tenant;
-        pc_list_each(r, &t->waiters, link) if (r->session == s)
-        {
-            request_free(r);
-            s->busy = false;
-        }
+        pc_list_each(r, &t->waiters, link)
+            if (r->session == s) {
+                request_free(r);
+                s->busy = false;
+            }
     }
 }
 
@@ -733,7 +730,9 @@ static void handle_reserve(struct pc_session *s, const Poolcap__Request *request
 static struct pc_block *find_block(struct pc_session *s, uint64_t id)
 {
     struct pc_block *block;
-    pc_list_each(block, &s->blocks, link) if (block->id == id) return block;
+    pc_list_each(block, &s->blocks, link)
+        if (block->id == id)
+            return block;
     return NULL;
 }
 

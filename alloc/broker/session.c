@@ -205,8 +205,9 @@ enum pc_status pc_session_create(struct pc_grant *g, const struct pc_peer *peer,
 static struct pc_session *find_orphan(struct pc_grant *g, const struct pc_peer *peer)
 {
     struct pc_session *s;
-    pc_list_each(s, &g->broker->sessions,
-                 link) if (s->grant == g && s->fd < 0 && !s->dead && pc_peer_same(&s->peer, peer)) return s;
+    pc_list_each(s, &g->broker->sessions, link)
+        if (s->grant == g && s->fd < 0 && !s->dead && pc_peer_same(&s->peer, peer))
+            return s;
     return NULL;
 }
 
@@ -257,8 +258,7 @@ void pc_session_accept(struct pc_grant *g)
 static void release_holdings(struct pc_session *s)
 {
     struct pc_block *block;
-    pc_list_each(block, &s->blocks, link)
-    {
+    pc_list_each(block, &s->blocks, link) {
         struct pc_ledger_session *ledger = s->holding[block->share].ledger;
         if (block->generation != NULL) {
             pc_ledger_block_release(ledger, block->generation->ledger, block->bytes, NULL);
@@ -285,11 +285,6 @@ static void release_holdings(struct pc_session *s)
         if (pc_ledger_session_remove(ledger, &err) != PC_OK)
             pc_log_error("session", "grant %s, process %d: %s", s->grant->name, (int)s->peer.pid, err.text);
     }
-}
-
-static bool has_job(const struct pc_session *s)
-{
-    return s->busy; /* a request of its is with the worker; its done callback must find the session */
 }
 
 static void bury(struct pc_session *s)
@@ -320,9 +315,11 @@ static bool gone_from_lists(const struct pc_session *s, const struct pc_snapshot
     return true;
 }
 
+/* While a request is with the worker (busy), its done callback must still find the session. */
 void pc_session_snapshot(struct pc_broker *b, const struct pc_snapshot *snapshot)
 {
     struct pc_session *s;
-    pc_list_each(s, &b->sessions, link) if (s->dead_ns != 0 && !has_job(s) && snapshot->started_ns > s->dead_ns &&
-                                            gone_from_lists(s, snapshot)) bury(s);
+    pc_list_each(s, &b->sessions, link)
+        if (s->dead_ns != 0 && !s->busy && snapshot->started_ns > s->dead_ns && gone_from_lists(s, snapshot))
+            bury(s);
 }

@@ -8,7 +8,9 @@
 static struct pc_tenant *find(struct pc_broker *b, const struct pc_gpu *gpu, const char *name)
 {
     struct pc_tenant *t;
-    pc_list_each(t, &b->tenants, link) if (t->gpu == gpu && strcmp(t->name, name) == 0) return t;
+    pc_list_each(t, &b->tenants, link)
+        if (t->gpu == gpu && strcmp(t->name, name) == 0)
+            return t;
     return NULL;
 }
 
@@ -78,13 +80,6 @@ void pc_tenant_leave(struct pc_tenant *t, uint64_t granted, uint64_t cap)
     free(t);
 }
 
-bool pc_tenant_idle(const struct pc_tenant *t)
-{
-    struct pc_ledger_tenant_view view;
-    pc_ledger_tenant_read(t->ledger, &view);
-    return view.charged == 0 && view.sessions == 0 && view.generations == 0 && t->jobs == 0;
-}
-
 /* ---- what its processes see ---- */
 
 static void publish_grant(struct pc_grant *g, unsigned share)
@@ -99,17 +94,19 @@ static void publish_grant(struct pc_grant *g, unsigned share)
 void pc_tenant_publish(struct pc_tenant *t)
 {
     struct pc_grant *g;
-    pc_list_each(g, &t->gpu->broker->grants, link) for (unsigned i = 0; i < g->shares;
-                                                        i++) if (g->share[i].tenant == t && g->page != NULL)
-        publish_grant(g, i);
+    pc_list_each(g, &t->gpu->broker->grants, link)
+        for (unsigned i = 0; i < g->shares; i++)
+            if (g->share[i].tenant == t && g->page != NULL)
+                publish_grant(g, i);
 }
 
 void pc_tenant_set_wanted(struct pc_tenant *t, uint64_t bytes)
 {
     struct pc_grant *g;
-    pc_list_each(g, &t->gpu->broker->grants, link) for (unsigned i = 0; i < g->shares;
-                                                        i++) if (g->share[i].tenant == t && g->page != NULL)
-        pc_page_set_wanted(g->page, i, (uint32_t)((bytes + PC_MIB - 1) / PC_MIB));
+    pc_list_each(g, &t->gpu->broker->grants, link)
+        for (unsigned i = 0; i < g->shares; i++)
+            if (g->share[i].tenant == t && g->page != NULL)
+                pc_page_set_wanted(g->page, i, (uint32_t)((bytes + PC_MIB - 1) / PC_MIB));
 }
 
 void pc_tenant_changed(struct pc_tenant *t)
@@ -123,7 +120,9 @@ void pc_tenant_changed(struct pc_tenant *t)
 struct pc_generation *pc_tenant_find_generation(struct pc_tenant *t, uint64_t id)
 {
     struct pc_generation *g;
-    pc_list_each(g, &t->generations, link) if (g->id == id) return g;
+    pc_list_each(g, &t->generations, link)
+        if (g->id == id)
+            return g;
     return NULL;
 }
 
@@ -200,8 +199,9 @@ static void close_done(struct pc_job *job)
     struct pc_session *s;
     bool living = false;
     /* Its importers said that they dropped it. While one of them lives, its word is checked against the card. */
-    pc_list_each(s, &t->gpu->broker->sessions, link) for (unsigned i = 0; i < s->grant->shares; i++) living |=
-        g->exported && s->grant->share[i].tenant == t && s->holding[i].ledger != NULL;
+    pc_list_each(s, &t->gpu->broker->sessions, link)
+        for (unsigned i = 0; i < s->grant->shares; i++)
+            living |= g->exported && s->grant->share[i].tenant == t && s->holding[i].ledger != NULL;
     struct pc_error err;
     if (pc_ledger_generation_remove(g->ledger, living, &err) != PC_OK)
         pc_log_error("tenant", "%s: %s", t->name, err.text);
@@ -236,8 +236,7 @@ bool pc_tenant_close_empty(struct pc_tenant *t)
 {
     struct pc_generation *g;
     bool any = false;
-    pc_list_each(g, &t->generations, link)
-    {
+    pc_list_each(g, &t->generations, link) {
         if (g->closing)
             any = true;
         else if (g->live == 0 && g->importers == 0)

@@ -75,8 +75,9 @@ static void look_at_session(struct pc_session *s, const struct pc_snapshot *snap
  * Whether the card holds nothing that nobody accounts for. NVML's list names poolcapd (its context and its pools) and
  * the tenants' processes; inherited pools and destroyed ones that somebody still imports are in nobody's entry.
  */
-static bool card_adds_up(const struct pc_gpu *gpu, const struct pc_card_view *card, uint64_t inherited)
+bool pc_watch_card_adds_up(const struct pc_gpu *gpu, const struct pc_snapshot *snapshot, uint64_t inherited)
 {
+    const struct pc_card_view *card = &snapshot->card[gpu->index];
     if (!card->memory_valid || !card->list_valid)
         return false;
     uint64_t known = gpu->base_used + inherited + CARD_SLACK + card->count * PER_PROCESS_SLACK;
@@ -91,22 +92,13 @@ static bool card_adds_up(const struct pc_gpu *gpu, const struct pc_card_view *ca
 static void settle_tenants(struct pc_broker *b, const struct pc_snapshot *snapshot)
 {
     struct pc_tenant *t;
-    pc_list_each(t, &b->tenants, link)
-    {
+    pc_list_each(t, &b->tenants, link) {
         struct pc_ledger_tenant_view view;
         pc_ledger_tenant_read(t->ledger, &view);
         if (view.unsettled == 0 || snapshot->started_ns <= t->unsettled_since)
             continue;
-        uint64_t inherited = 0;
-        struct pc_tenant *other;
-        pc_list_each(other, &b->tenants, link)
-        {
-            struct pc_ledger_tenant_view v;
-            pc_ledger_tenant_read(other->ledger, &v);
-            inherited += other->gpu == t->gpu ? v.inherited : 0;
-        }
         /* With its last process gone nobody can hold the memory any more. */
-        if (view.sessions > 0 && !card_adds_up(t->gpu, &snapshot->card[t->gpu->index], inherited))
+        if (view.sessions > 0 && !pc_watch_card_adds_up(t->gpu, snapshot, pc_inherited_bytes(b, t->gpu)))
             continue;
         pc_ledger_tenant_settle(t->ledger, view.unsettled, NULL);
         pc_tenant_changed(t);
@@ -132,7 +124,8 @@ void pc_watch_snapshot(const struct pc_snapshot *snapshot, void *arg)
     for (unsigned i = 0; i < b->gpus; i++)
         if (snapshot->card[i].memory_valid)
             b->gpu[i]->card_used = snapshot->card[i].used;
-    pc_list_each(s, &b->sessions, link) look_at_session(s, snapshot);
+    pc_list_each(s, &b->sessions, link)
+        look_at_session(s, snapshot);
     pc_session_snapshot(b, snapshot);
     settle_tenants(b, snapshot);
     pc_inherited_sweep(b, snapshot);
@@ -146,10 +139,13 @@ static bool something_to_wait_for(struct pc_broker *b)
     struct pc_session *s;
     struct pc_tenant *t;
     struct pc_grant *g;
-    pc_list_each(s, &b->sessions, link) if (s->dead_ns != 0) return true;
-    pc_list_each(g, &b->grants, link) if (g->dropping) return true;
-    pc_list_each(t, &b->tenants, link)
-    {
+    pc_list_each(s, &b->sessions, link)
+        if (s->dead_ns != 0)
+            return true;
+    pc_list_each(g, &b->grants, link)
+        if (g->dropping)
+            return true;
+    pc_list_each(t, &b->tenants, link) {
         struct pc_ledger_tenant_view view;
         pc_ledger_tenant_read(t->ledger, &view);
         if (view.kinds[PC_CHARGE_PENDING] > 0 || !pc_list_empty(&t->waiters))
@@ -162,9 +158,4 @@ void pc_watch_pace(struct pc_broker *b)
 {
     if (b->watcher != NULL)
         pc_watcher_set_interval(b->watcher, something_to_wait_for(b) ? PACE_BUSY_MS : PACE_IDLE_MS);
-}
-
-bool pc_watch_card_adds_up(const struct pc_gpu *gpu, const struct pc_snapshot *snapshot, uint64_t inherited)
-{
-    return card_adds_up(gpu, &snapshot->card[gpu->index], inherited);
 }

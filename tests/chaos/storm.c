@@ -23,7 +23,6 @@
 #include "tests/demo/node.h"
 
 enum { SLOTS = 8, HELD = 24 };
-#define SLACK (64 * PC_MIB) /* the driver's own bookkeeping beside the pools */
 
 static const char *const phases[] = {"attach", "allocate", "write", "free", "kernel"};
 enum { PHASES = sizeof phases / sizeof phases[0] };
@@ -292,8 +291,8 @@ int main(int argc, char **argv)
            atomic_load(&sampler.samples), (unsigned long long)(highest / PC_MIB), (unsigned long long)(limit / PC_MIB));
     printf("  grants dropped %u of %d %s; card then %llu MiB\n", dropped, SLOTS, err.text,
            (unsigned long long)(back / PC_MIB));
-    bool ok[] = {killed + early == (unsigned)tenants && early == 0, highest <= limit + SLACK, dropped == SLOTS,
-                 back <= before + daemon_bytes + SLACK, daemon_lives};
+    bool ok[] = {killed + early == (unsigned)tenants && early == 0, highest <= limit + NODE_SLACK, dropped == SLOTS,
+                 back <= before + daemon_bytes + NODE_SLACK, daemon_lives};
     static const char *const what[] = {"every tenant was killed while it worked", "the card stayed within the caps",
                                        "every grant ended", "the card is back to the start", "poolcapd lives"};
     unsigned failed = 0;

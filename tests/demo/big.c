@@ -34,7 +34,7 @@ static void try_size(struct node *node, struct puppet *p, unsigned gib, uint64_t
     result(puppet_say(p, "check 90") && puppet_number(p, 0) == bytes, what, p->answer);
     bool freed = puppet_say(p, "free");
     snprintf(what, sizeof what, "  freed: the card has it back");
-    result(freed && node_used_falls_to(node, before) <= before + 64 * PC_MIB, what, p->answer);
+    result(freed && node_used_falls_to(node, before) <= before + NODE_SLACK, what, p->answer);
 }
 
 int main(int argc, char **argv)

@@ -55,7 +55,7 @@ static uint64_t ours(struct demo *d)
 
 static bool within_caps(struct demo *d)
 {
-    return ours(d) <= d->daemon + d->cap_a + d->cap_b + 64 * PC_MIB;
+    return ours(d) <= d->daemon + d->cap_a + d->cap_b + NODE_SLACK;
 }
 
 static void start_tenant(struct demo *d, struct puppet *p, const char *grant)
@@ -176,7 +176,7 @@ static void step_restart(struct demo *d)
     start_tenant(d, &second, "bob");
     bool got = puppet_say(&second, "fill %d", BLOCK) && puppet_number(&second, 0) > 0;
     /* Its bare context is the driver's doing, before anybody could refuse it; nothing is granted on top. */
-    bool within = ours(d) <= d->daemon + d->cap_a + d->cap_b + d->context + 64 * PC_MIB;
+    bool within = ours(d) <= d->daemon + d->cap_a + d->cap_b + d->context + NODE_SLACK;
     row(d, "  bob never reconnects: his second process gets none", !got && within, "\"%.90s\"",
         strstr(second.answer, "why") != NULL ? strstr(second.answer, "why") + 4 : second.answer);
     puppet_end(&second);
@@ -200,7 +200,7 @@ static void step_end(struct demo *d)
     puppet_end(&d->b);
     node_close(&d->node);
     uint64_t used = node_used_falls_to(&d->node, d->before);
-    row(d, "all ended: the card is as it was", used <= d->before + 64 * PC_MIB, "%s in use, %s before", mib(used),
+    row(d, "all ended: the card is as it was", used <= d->before + NODE_SLACK, "%s in use, %s before", mib(used),
         mib(d->before));
 }
 

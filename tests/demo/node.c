@@ -152,12 +152,10 @@ uint64_t node_used(struct node *n)
     return memory.used;
 }
 
-enum { SLACK = 64 * 1024 * 1024 }; /* the driver's own bookkeeping, seen on an H200 */
-
 uint64_t node_used_falls_to(struct node *n, uint64_t bytes)
 {
     uint64_t used = node_used(n);
-    for (int i = 0; i < 250 && used > bytes + SLACK; i++) {
+    for (int i = 0; i < 250 && used > bytes + NODE_SLACK; i++) {
         nap(20);
         used = node_used(n);
     }

@@ -21,6 +21,9 @@ struct node {
     uint64_t total;
 };
 
+/* What card-wide figures may differ by: the driver's own bookkeeping beside the pools (seen, H200). */
+#define NODE_SLACK (64ull * 1024 * 1024)
+
 /* Finds the GPU (the simulated one where there is no other), makes the run directory. Exits with a message on failure.
  */
 void node_open(struct node *n);
