@@ -37,6 +37,7 @@ include tests/chaos/chaos.mk
 include tests/conformance/conformance.mk
 include tests/gpu/gpu.mk
 include tests/drift/drift.mk
+include tests/integration/integration.mk
 
 # The demo, the kill storm and the shim's symbols as suites of `make test`: on the simulated driver, counted.
 SUITES += demo-check storm-check

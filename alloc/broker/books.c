@@ -6,135 +6,238 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "alloc/base/cleanup.h"
+#include "alloc/base/log.h"
 
-#define BOOKS_MAGIC 0x31736b6f6f626370ull /* "pcbooks1" */
+/* Change the version with any change of a record: the records of another version are not understood. */
+enum { BOOKS_MAGIC = 0x706c6362, BOOKS_VERSION = 3, BOOT_ID = 40, HEADER_BYTES = 4096 };
 
-struct file {
-    uint64_t magic;
-    uint64_t record_bytes;
-    char boot[40]; /* nothing on the card outlives a reboot */
-    uint64_t epoch;
-    uint64_t spare[8];
-    struct pc_book_record record[PC_BOOK_RECORDS];
+struct header {
+    pc_books_word magic; /* stored last when the file is made */
+    uint64_t version;
+    char boot_id[BOOT_ID];
+    pc_books_word epoch;
+    pc_books_word pid;
+};
+
+static const struct table {
+    size_t size;
+    unsigned count;
+} tables[PC_BOOKS_TABLES] = {
+    [PC_BOOKS_GPUS] = {sizeof(struct pc_books_gpu), 32},
+    [PC_BOOKS_GRANTS] = {sizeof(struct pc_books_grant), 1024},
+    [PC_BOOKS_GENERATIONS] = {sizeof(struct pc_books_generation), 2048},
+    [PC_BOOKS_IMPORTS] = {sizeof(struct pc_books_import), 16384},
+    [PC_BOOKS_SEATS] = {sizeof(struct pc_books_seat), 4096},
+    [PC_BOOKS_LARGES] = {sizeof(struct pc_books_large), 8192},
 };
 
 struct pc_books {
-    struct file *file;
-    unsigned next;
+    char *map;
+    size_t size;
+    size_t start[PC_BOOKS_TABLES];
+    unsigned hint[PC_BOOKS_TABLES]; /* where a free record is looked for first */
 };
 
-static void read_boot(char out[40])
+static size_t layout(size_t start[PC_BOOKS_TABLES])
 {
-    memset(out, 0, 40);
+    size_t at = HEADER_BYTES;
+    for (unsigned i = 0; i < PC_BOOKS_TABLES; i++) {
+        start[i] = at;
+        at += (tables[i].size * tables[i].count + 4095) & ~(size_t)4095;
+    }
+    return at;
+}
+
+static struct header *header_of(const struct pc_books *books)
+{
+    return (struct header *)books->map;
+}
+
+static enum pc_status read_boot_id(char out[BOOT_ID], struct pc_error *err)
+{
     pc_auto_fd int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 && read(fd, out, 36) < 0)
-        out[0] = '\0';
-}
-
-/* Ends the strings of a record: the file is ours, but may come from a bug or a bad disk. */
-static void mend(struct pc_book_record *r)
-{
-    if (r->kind == PC_BOOK_GRANT) {
-        struct pc_book_grant *g = &r->grant;
-        g->name[PC_BOOK_NAME - 1] = g->tenant[PC_BOOK_NAME - 1] = g->pod_uid[PC_BOOK_NAME - 1] = '\0';
-        if (g->shares > PC_PAGE_GPUS_MAX)
-            g->shares = 0;
-        for (unsigned k = 0; k < PC_PAGE_GPUS_MAX; k++)
-            g->uuid[k][PC_BOOK_UUID - 1] = '\0';
-    } else if (r->kind == PC_BOOK_GENERATION) {
-        r->generation.tenant[PC_BOOK_NAME - 1] = r->generation.uuid[PC_BOOK_UUID - 1] = '\0';
-    } else if (r->kind == PC_BOOK_SESSION) {
-        r->session.grant[PC_BOOK_NAME - 1] = '\0';
-    }
-}
-
-struct pc_book_record **pc_books_list(struct pc_books *books, unsigned *count)
-{
-    struct pc_book_record **list = calloc(PC_BOOK_RECORDS, sizeof *list);
-    *count = 0;
-    for (unsigned i = 0; list != NULL && i < PC_BOOK_RECORDS; i++) {
-        struct pc_book_record *r = &books->file->record[i];
-        if (r->kind < PC_BOOK_GRANT || r->kind > PC_BOOK_LARGE)
-            continue;
-        mend(r);
-        list[(*count)++] = r;
-    }
-    return list;
-}
-
-static enum pc_status map_file(const char *path, struct pc_books *books, struct pc_error *err)
-{
-    pc_auto_fd int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return pc_error_errno(err, errno, "cannot open the books %.200s", path);
-    if (ftruncate(fd, (off_t)sizeof *books->file) < 0)
-        return pc_error_errno(err, errno, "cannot size the books %.200s", path);
-    void *map = mmap(NULL, sizeof *books->file, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED)
-        return pc_error_errno(err, errno, "cannot map the books %.200s", path);
-    books->file = map;
+    ssize_t length = fd < 0 ? -1 : read(fd, out, BOOT_ID - 1);
+    if (length <= 0)
+        return pc_error_errno(err, errno, "cannot read the kernel's boot id");
+    memset(out + length, 0, BOOT_ID - (size_t)length);
     return PC_OK;
 }
 
-/* A file of this boot and this layout is carried on; any other begins anew. */
-static void begin(struct file *file)
+/* Whether an existing file can be taken over; says in the log why not. */
+static bool usable(int fd, const char *path, size_t size, const char *boot_id)
 {
-    char boot[40];
-    read_boot(boot);
-    bool known = file->magic == BOOKS_MAGIC && file->record_bytes == sizeof(struct pc_book_record) &&
-                 memcmp(file->boot, boot, sizeof boot) == 0 && file->epoch < UINT32_MAX;
-    if (known) {
-        pc_book_set(&file->epoch, file->epoch + 1);
-        return;
+    struct stat st;
+    struct header header;
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || (size_t)st.st_size != size ||
+        pread(fd, &header, sizeof header, 0) != sizeof header || header.magic != BOOKS_MAGIC ||
+        header.version != BOOKS_VERSION) {
+        pc_log_error("books",
+                     "%s is not a file of this version of poolcapd: what living processes hold of an earlier "
+                     "poolcapd's pools is not known, and their capacity may be given out twice until they end",
+                     path);
+        return false;
     }
-    pc_book_set(&file->magic, 0);
-    memset(file->record, 0, sizeof file->record);
-    memcpy(file->boot, boot, sizeof boot);
-    file->record_bytes = sizeof(struct pc_book_record);
-    file->epoch = 1;
-    pc_book_set(&file->magic, BOOKS_MAGIC);
+    if (memcmp(header.boot_id, boot_id, BOOT_ID) != 0) {
+        pc_log_info("books", "%s is of an earlier boot and begins anew", path);
+        return false;
+    }
+    return true;
 }
 
-enum pc_status pc_books_open(const char *path, struct pc_books **out, uint64_t *epoch, struct pc_error *err)
+static enum pc_status map_file(struct pc_books *books, int fd, const char *path, struct pc_error *err)
 {
+    int rc = posix_fallocate(fd, 0, (off_t)books->size);
+    if (rc != 0)
+        return pc_error_errno(err, rc, "cannot allocate the %zu bytes of %.200s", books->size, path);
+    void *map = mmap(NULL, books->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED)
+        return pc_error_errno(err, errno, "cannot map %.200s", path);
+    books->map = map;
+    return PC_OK;
+}
+
+/*
+ * Makes the file beside the old one and renames it into place when it is whole. The first epoch is the time, so that
+ * ids of books that were lost do not come back.
+ */
+static enum pc_status make_file(struct pc_books *books, const char *path, const char *boot_id, struct pc_error *err)
+{
+    char fresh[PC_PATH_MAX + 32];
+    snprintf(fresh, sizeof fresh, "%s.new", path);
+    unlink(fresh);
+    pc_auto_fd int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return pc_error_errno(err, errno, "cannot make %.200s", fresh);
+    enum pc_status status = map_file(books, fd, fresh, err);
+    if (status == PC_OK) {
+        struct header *header = header_of(books);
+        header->version = BOOKS_VERSION;
+        memcpy(header->boot_id, boot_id, BOOT_ID);
+        header->epoch = (uint64_t)time(NULL) & 0x7fffffff;
+        pc_books_set(&header->magic, BOOKS_MAGIC);
+        if (rename(fresh, path) < 0)
+            status = pc_error_errno(err, errno, "cannot rename %.200s", fresh);
+    }
+    if (status != PC_OK)
+        unlink(fresh);
+    return status;
+}
+
+static enum pc_status open_file(struct pc_books *books, const char *path, struct pc_error *err)
+{
+    char boot_id[BOOT_ID];
+    enum pc_status status = read_boot_id(boot_id, err);
+    if (status != PC_OK)
+        return status;
+    pc_auto_fd int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 && errno != ENOENT)
+        return pc_error_errno(err, errno, "cannot open %.200s", path);
+    if (fd >= 0 && usable(fd, path, books->size, boot_id)) {
+        status = map_file(books, fd, path, err);
+        if (status == PC_OK)
+            pc_books_set(&header_of(books)->epoch, pc_books_epoch(books) + 1);
+        return status;
+    }
+    return make_file(books, path, boot_id, err);
+}
+
+enum pc_status pc_books_open(const char *directory, struct pc_books **out, struct pc_error *err)
+{
+    char path[PC_PATH_MAX + 16];
+    snprintf(path, sizeof path, "%s/books", directory);
     struct pc_books *books = calloc(1, sizeof *books);
     if (books == NULL)
         return pc_error_set(err, PC_ERR_HOST_MEMORY, 0, "no memory for the books");
-    enum pc_status status = map_file(path, books, err);
+    books->size = layout(books->start);
+    enum pc_status status = open_file(books, path, err);
     if (status != PC_OK) {
-        free(books);
+        pc_books_close(books);
         return status;
     }
-    begin(books->file);
-    *epoch = books->file->epoch;
+    pc_books_set(&header_of(books)->pid, (uint64_t)getpid());
     *out = books;
     return PC_OK;
 }
 
-struct pc_book_record *pc_book_new(struct pc_books *books)
+void pc_books_close(struct pc_books *books)
 {
-    for (unsigned i = 0; i < PC_BOOK_RECORDS; i++) {
-        struct pc_book_record *r = &books->file->record[(books->next + i) % PC_BOOK_RECORDS];
-        if (r->kind != PC_BOOK_FREE)
+    if (books == NULL)
+        return;
+    if (books->map != NULL)
+        munmap(books->map, books->size);
+    free(books);
+}
+
+uint64_t pc_books_epoch(const struct pc_books *books)
+{
+    return pc_books_get(&header_of(books)->epoch);
+}
+
+static void *record_at(const struct pc_books *books, enum pc_books_table table, unsigned index)
+{
+    return books->map + books->start[table] + tables[table].size * index;
+}
+
+enum pc_status pc_books_new(struct pc_books *books, enum pc_books_table table, void **out, struct pc_error *err)
+{
+    unsigned count = tables[table].count;
+    for (unsigned i = 0; i < count; i++) {
+        unsigned index = (books->hint[table] + i) % count;
+        char *record = record_at(books, table, index);
+        if (pc_books_get((pc_books_word *)record) != PC_BOOKS_FREE)
             continue;
-        books->next = (books->next + i + 1) % PC_BOOK_RECORDS;
-        memset(r, 0, sizeof *r);
-        return r;
+        memset(record + sizeof(pc_books_word), 0, tables[table].size - sizeof(pc_books_word));
+        books->hint[table] = index + 1;
+        *out = record;
+        return PC_OK;
+    }
+    return pc_error_set(err, PC_ERR_HOST_MEMORY, 0, "poolcapd's books are full (%u records of a kind)", count);
+}
+
+/* Ends the texts of a record: the file is ours, but a bad disk or a bug must not make us read beyond them. */
+static void end_texts(enum pc_books_table table, void *record)
+{
+    struct pc_books_gpu *gpu = record;
+    struct pc_books_grant *grant = record;
+    struct pc_books_generation *generation = record;
+    struct pc_books_seat *seat = record;
+    struct pc_books_large *large = record;
+    switch (table) {
+    case PC_BOOKS_GPUS:
+        gpu->gpu[PC_UUID_TEXT - 1] = '\0';
+        break;
+    case PC_BOOKS_GRANTS:
+        grant->name[PC_NAME_MAX - 1] = grant->tenant[PC_NAME_MAX - 1] = grant->pod_uid[PC_NAME_MAX - 1] = '\0';
+        for (unsigned i = 0; i < PC_PAGE_GPUS_MAX; i++)
+            grant->gpu[i][PC_UUID_TEXT - 1] = '\0';
+        break;
+    case PC_BOOKS_GENERATIONS:
+        generation->tenant[PC_NAME_MAX - 1] = generation->gpu[PC_UUID_TEXT - 1] = '\0';
+        break;
+    case PC_BOOKS_SEATS:
+        seat->grant[PC_NAME_MAX - 1] = seat->gpu[PC_UUID_TEXT - 1] = '\0';
+        break;
+    case PC_BOOKS_LARGES:
+        large->grant[PC_NAME_MAX - 1] = large->gpu[PC_UUID_TEXT - 1] = '\0';
+        break;
+    default:
+        break;
+    }
+}
+
+void *pc_books_next(struct pc_books *books, enum pc_books_table table, unsigned *index)
+{
+    while (*index < tables[table].count) {
+        void *record = record_at(books, table, (*index)++);
+        if (pc_books_get(record) != PC_BOOKS_FREE) {
+            end_texts(table, record);
+            return record;
+        }
     }
     return NULL;
-}
-
-void pc_book_commit(struct pc_book_record *record, enum pc_book_kind kind)
-{
-    if (record != NULL)
-        __atomic_store_n(&record->kind, (uint64_t)kind, __ATOMIC_RELEASE);
-}
-
-void pc_book_end(struct pc_book_record *record)
-{
-    if (record != NULL)
-        __atomic_store_n(&record->kind, (uint64_t)PC_BOOK_FREE, __ATOMIC_RELEASE);
 }

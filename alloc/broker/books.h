@@ -1,82 +1,126 @@
 /*
- * The books file: what a new poolcapd must know of the one before it. Mapped, in fixed-size records, each written
- * before the driver is asked. A record counts once its kind is stored, last; a figure in it changes by one aligned
- * store. So a poolcapd that is killed at any instruction leaves a file that can be read.
+ * The books that outlive poolcapd: RUN/books, a mapped file of fixed-size records. What a killed poolcapd leaves behind
+ * is exactly what it had stored, instruction by instruction, because the pages belong to the kernel; so:
+ *
+ *  - a record counts once its state word is stored, which is the last store that makes it, and the first that ends it;
+ *  - a figure that changes is one aligned 64-bit word, stored at once; sums are never kept;
+ *  - what the driver is about to be asked for is stored BEFORE it is asked;
+ *  - where an amount moves between two words, the receiver is stored first: a reader finds it twice, never not at all.
+ *
+ * A new poolcapd takes the living records over in place, so that being killed while it does is no special case. After a
+ * reboot (another boot id) nothing in the file is true any more, and it is made anew.
+ *
+ * The file is allocated in full at start: a full /run is an error message then, not a SIGBUS later.
+ *
+ * Thread rules: the loop thread.
  */
 #ifndef PC_BROKER_BOOKS_H
 #define PC_BROKER_BOOKS_H
 
-#include <stdbool.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "alloc/base/error.h"
-#include "proto/page.h"
-
-enum { PC_BOOK_RECORDS = 8192, PC_BOOK_NAME = 64, PC_BOOK_UUID = 48, PC_BOOK_IMPORTS = 32 };
-
-enum pc_book_kind {
-    PC_BOOK_FREE = 0,
-    PC_BOOK_GRANT = 1,
-    PC_BOOK_GENERATION = 2,
-    PC_BOOK_SESSION = 3,
-    PC_BOOK_LARGE = 4
-};
-
-struct pc_book_grant {
-    char name[PC_BOOK_NAME], tenant[PC_BOOK_NAME], pod_uid[PC_BOOK_NAME];
-    uint32_t is_static, shares;
-    uint64_t granted[PC_PAGE_GPUS_MAX], cap[PC_PAGE_GPUS_MAX];
-    char uuid[PC_PAGE_GPUS_MAX][PC_BOOK_UUID];
-};
-
-struct pc_book_generation {
-    char tenant[PC_BOOK_NAME], uuid[PC_BOOK_UUID];
-    uint64_t id, reserved; /* reserved: raised before the driver is asked */
-};
-
-struct pc_book_session {
-    char grant[PC_BOOK_NAME];
-    int64_t pid;
-    uint64_t starttime;
-    uint64_t id;
-    uint64_t imports[PC_BOOK_IMPORTS];
-    uint64_t attached[PC_PAGE_GPUS_MAX]; /* 0 or 1 */
-    uint64_t context[PC_PAGE_GPUS_MAX], large[PC_PAGE_GPUS_MAX], direct[PC_PAGE_GPUS_MAX], pending[PC_PAGE_GPUS_MAX];
-};
-
-struct pc_book_large {
-    uint64_t session, block, bytes;
-    uint64_t share;
-};
-
-struct pc_book_record {
-    uint64_t kind; /* stored last when a record is made, first (FREE) when it ends */
-    union {
-        struct pc_book_grant grant;
-        struct pc_book_generation generation;
-        struct pc_book_session session;
-        struct pc_book_large large;
-    };
-    uint64_t spare[4];
-};
+#include "alloc/broker/config.h"
+#include "alloc/driver/driver.h"
 
 struct pc_books;
 
-/*
- * Opens or makes the file. Where one of this boot is there, its records stay (pc_books_list has them) and the epoch is
- * one more; one of another boot is emptied: nothing on a card outlives a reboot. Errors: PC_ERR_IO.
- */
-enum pc_status pc_books_open(const char *path, struct pc_books **out, uint64_t *epoch, struct pc_error *err);
+enum pc_books_table {
+    PC_BOOKS_GPUS,        /* what was measured of a card when nobody used it */
+    PC_BOOKS_GRANTS,      /* what was granted: a new poolcapd keeps every promise of the one before */
+    PC_BOOKS_GENERATIONS, /* pools that were exported, or are about to be */
+    PC_BOOKS_IMPORTS,     /* which process has had which generation's fd */
+    PC_BOOKS_SEATS,       /* a process's own charges on a GPU */
+    PC_BOOKS_LARGES,      /* large memory, one record each */
+    PC_BOOKS_TABLES
+};
 
-/* The records that are in the file now: an array to free(), NULL without memory. */
-struct pc_book_record **pc_books_list(struct pc_books *books, unsigned *count);
-/* A place for a record; the caller fills it and calls pc_book_commit. NULL when the file is full. */
-struct pc_book_record *pc_book_new(struct pc_books *books);
-void pc_book_commit(struct pc_book_record *record, enum pc_book_kind kind);
-void pc_book_end(struct pc_book_record *record); /* NULL is allowed */
-static inline void pc_book_set(uint64_t *figure, uint64_t value)
+enum { PC_BOOKS_FREE = 0, PC_BOOKS_USED = 1, PC_BOOKS_SAID = 2 /* imports: the process says that it dropped it */ };
+
+typedef _Atomic uint64_t pc_books_word;
+
+struct pc_books_gpu {
+    pc_books_word state;
+    pc_books_word floor;   /* an int64_t: evict.h */
+    pc_books_word context; /* what a context costs, where it was measured well once */
+    char gpu[PC_UUID_TEXT];
+};
+
+struct pc_books_grant {
+    pc_books_word state;
+    uint64_t is_static; /* it stood in the configuration */
+    uint64_t shares;
+    pc_books_word granted[PC_PAGE_GPUS_MAX], cap[PC_PAGE_GPUS_MAX];
+    char gpu[PC_PAGE_GPUS_MAX][PC_UUID_TEXT];
+    char name[PC_NAME_MAX];
+    char tenant[PC_NAME_MAX];
+    char pod_uid[PC_NAME_MAX];
+};
+
+struct pc_books_generation {
+    pc_books_word state;
+    uint64_t id, max;
+    pc_books_word reserved; /* the most that the pool may hold on the card */
+    char tenant[PC_NAME_MAX];
+    char gpu[PC_UUID_TEXT];
+};
+
+struct pc_books_import {
+    pc_books_word state;
+    uint64_t generation, pid, starttime;
+};
+
+struct pc_books_seat {
+    pc_books_word state;
+    uint64_t pid, starttime;
+    pc_books_word context, direct, pending;
+    char grant[PC_NAME_MAX];
+    char gpu[PC_UUID_TEXT];
+};
+
+struct pc_books_large {
+    pc_books_word state;
+    uint64_t id, bytes, pid, starttime;
+    char grant[PC_NAME_MAX];
+    char gpu[PC_UUID_TEXT];
+};
+
+/*
+ * Opens or makes DIRECTORY/books and writes this process and the next epoch into it. The caller holds the lock of the
+ * run directory. Errors: PC_ERR_IO.
+ */
+enum pc_status pc_books_open(const char *directory, struct pc_books **out, struct pc_error *err);
+void pc_books_close(struct pc_books *books); /* unmaps; the file stays. NULL is allowed */
+
+uint64_t pc_books_epoch(const struct pc_books *books);
+
+/*
+ * A free record, zeroed, to be filled in and then stored with pc_books_commit. Records never move.
+ * Errors: PC_ERR_HOST_MEMORY where the table is full.
+ */
+enum pc_status pc_books_new(struct pc_books *books, enum pc_books_table table, void **out, struct pc_error *err);
+
+/* The next record in use at or after *index, which is then moved behind it; NULL at the end. Its texts are ended. */
+void *pc_books_next(struct pc_books *books, enum pc_books_table table, unsigned *index);
+
+/* Stores a word behind all that was stored before. record may be NULL in the first two. */
+static inline void pc_books_commit(void *record, uint64_t state)
 {
-    __atomic_store_n(figure, value, __ATOMIC_RELEASE);
+    if (record != NULL)
+        atomic_store_explicit((pc_books_word *)record, state, memory_order_release);
+}
+static inline void pc_books_end(void *record)
+{
+    pc_books_commit(record, PC_BOOKS_FREE);
+}
+static inline void pc_books_set(pc_books_word *word, uint64_t value)
+{
+    atomic_store_explicit(word, value, memory_order_release);
+}
+static inline uint64_t pc_books_get(const pc_books_word *word)
+{
+    return atomic_load_explicit((pc_books_word *)word, memory_order_acquire);
 }
 
 #endif

@@ -1,238 +1,280 @@
-/* A grant: what one container was given, its directory and its socket. */
+#include "alloc/broker/grant.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include "alloc/base/bytes.h"
 #include "alloc/base/log.h"
-#include "alloc/broker/broker.h"
+#include "alloc/broker/evict.h"
 
-struct pc_grant *pc_grant_find(struct pc_broker *b, const char *name)
+/* ---- checks ---- */
+
+/* Sizes that make no sense whatever else is on the card. A cap of 0 was made the granted bytes before. */
+static enum pc_status check_sizes(const struct pc_gpu *gpu, uint64_t granted, uint64_t cap, struct pc_error *err)
 {
-    struct pc_grant *g;
-    pc_list_each(g, &b->grants, link)
-        if (strcmp(g->name, name) == 0)
-            return g;
-    return NULL;
+    char a[PC_BYTES_TEXT], c[PC_BYTES_TEXT];
+    uint64_t least = gpu->probe.context_bytes + PC_POOL_GRANULE, least_granted = 0;
+    pc_round_up(least, PC_POOL_GRANULE, &least_granted);
+    if (granted == 0 || granted % PC_POOL_GRANULE != 0)
+        return pc_error_set(err, PC_ERR_INVALID, 0, "memory %s is not a multiple of 32Mi above 0",
+                            pc_bytes_format(granted, a));
+    if (cap == 0)
+        return pc_error_set(err, PC_ERR_INVALID, 0, "a cap of 0 lets no process start; drop the grant instead");
+    if (cap > granted)
+        return pc_error_set(err, PC_ERR_INVALID, 0, "cap %s is over the granted %s; a cap only lowers",
+                            pc_bytes_format(cap, a), pc_bytes_format(granted, c));
+    if (cap < least)
+        return pc_error_set(err, PC_ERR_INVALID, 0,
+                            "%s is less than one CUDA context (%llu MiB on GPU %s) and 32Mi; the smallest that "
+                            "works is %s",
+                            pc_bytes_format(cap, a), gpu->probe.context_bytes / PC_MIB, gpu->info.uuid,
+                            pc_bytes_format(least_granted, c));
+    return PC_OK;
 }
 
-/* Sizes that make no sense whatever else is on the card. */
-static enum pc_status check_share(const struct pc_gpu *gpu, const char *name, uint64_t granted, uint64_t cap,
-                                  struct pc_error *err)
+static enum pc_status check_name(struct pc_broker *b, const struct pc_config_grant *want, struct pc_error *err)
 {
-    char a[PC_BYTES_TEXT], c[PC_BYTES_TEXT], least_text[PC_BYTES_TEXT];
-    uint64_t least = 0;
-    pc_round_up(gpu->context_bytes + PC_POOL_GRANULE, PC_POOL_GRANULE, &least);
-    pc_bytes_format(least, least_text);
-    if (granted == 0 || granted % PC_POOL_GRANULE != 0)
-        return pc_error_set(err, PC_ERR_INVALID, 0, "grant %s: memory %s is not a multiple of 32Mi above 0", name,
-                            pc_bytes_format(granted, a));
-    if (cap > granted)
-        return pc_error_set(err, PC_ERR_INVALID, 0, "grant %s: cap %s is over memory %s; a cap only lowers", name,
-                            pc_bytes_format(cap, c), pc_bytes_format(granted, a));
-    if (granted > gpu->capacity)
-        return pc_error_set(err, PC_ERR_OUT_OF_MEMORY, 0, "grant %s: memory %s is over the %s that GPU %s can give",
-                            name, pc_bytes_format(granted, a), pc_bytes_format(gpu->capacity, c), gpu->info.uuid);
-    if (cap < gpu->context_bytes + PC_POOL_GRANULE)
+    if (!pc_config_name_ok(want->name) || !pc_config_name_ok(want->tenant))
         return pc_error_set(
             err, PC_ERR_INVALID, 0,
-            "grant %s: %s is less than one CUDA context (%llu MiB on this GPU) and 32Mi; the smallest that "
-            "works is %s",
-            name, pc_bytes_format(cap, c), (unsigned long long)(gpu->context_bytes / PC_MIB), least_text);
+            "\"%.64s\" of tenant \"%.64s\": a name is 1 to %d of A-Z a-z 0-9 . _ -, not beginning with a dot",
+            want->name, want->tenant, PC_NAME_MAX - 1);
+    const struct pc_grant *old = pc_grant_find(b, want->name);
+    if (old != NULL)
+        return pc_error_set(err, PC_ERR_EXISTS, 0, "there is a grant %s already%s", want->name,
+                            old->dropping ? ", which is being dropped and ends with its last process"
+                                          : "; drop it first, or use another name");
+    if (want->shares == 0 || want->shares > PC_PAGE_GPUS_MAX)
+        return pc_error_set(err, PC_ERR_INVALID, 0, "grant %s names %u GPUs; it has to name 1 to %d", want->name,
+                            want->shares, PC_PAGE_GPUS_MAX);
     return PC_OK;
 }
 
-static enum pc_status add_share(struct pc_grant *g, const struct pc_config_share *want, struct pc_error *err)
+/* ---- making ---- */
+
+static enum pc_status set_paths(struct pc_grant *grant, struct pc_error *err)
 {
-    struct pc_gpu *gpu = pc_gpu_find(g->broker, want->gpu, err);
-    if (gpu == NULL)
-        return pc_error_prefix(err, "grant %s", g->name);
-    struct pc_share *share = &g->share[g->shares];
-    uint64_t cap = want->cap != 0 ? want->cap : want->granted;
-    enum pc_status status = check_share(gpu, g->name, want->granted, cap, err);
+    struct sockaddr_un address;
+    snprintf(grant->directory, sizeof grant->directory, "%s/grants/%s", grant->broker->config.run_directory,
+             grant->name);
+    snprintf(grant->socket, sizeof grant->socket, "%s/poolcap.sock", grant->directory);
+    return pc_wire_address(grant->socket, &address, err);
+}
+
+/* A promise of an earlier poolcapd is kept even where it would not be made today. */
+static enum pc_status add_share(struct pc_grant *grant, const struct pc_config_share *want, bool promised,
+                                struct pc_error *err)
+{
+    struct pc_gpu *gpu;
+    struct pc_share *share = &grant->share[grant->shares];
+    enum pc_status status = pc_gpu_find(grant->broker, want->gpu, &gpu, err);
     if (status == PC_OK)
-        status = pc_tenant_join(g->broker, gpu, g->tenant, want->granted, cap, &share->tenant, err);
+        status = pc_gpu_check(gpu, err);
     if (status != PC_OK)
         return status;
-    status = pc_ledger_grant_add(share->tenant->ledger, g->name, cap, &share->ledger, err);
-    if (status != PC_OK) {
-        pc_tenant_leave(share->tenant, want->granted, cap);
-        return status;
-    }
-    share->granted = want->granted;
-    share->cap = cap;
-    g->shares++;
-    return PC_OK;
-}
-
-static enum pc_status make_directory(struct pc_grant *g, struct pc_error *err)
-{
-    struct pc_broker *b = g->broker;
-    snprintf(g->directory, sizeof g->directory, "%s/grants/%s", b->config.run_directory, g->name);
-    snprintf(g->socket, sizeof g->socket, "%s/poolcap.sock", g->directory);
-    if (mkdir(g->directory, 0711) < 0 && errno != EEXIST)
-        return pc_error_errno(err, errno, "cannot make %.200s", g->directory);
-    return PC_OK;
-}
-
-static void on_accept(struct pc_loop *loop, int fd, uint32_t events, void *arg)
-{
-    (void)loop;
-    (void)fd;
-    (void)events;
-    pc_session_accept(arg);
-}
-
-enum pc_status pc_grant_listen(struct pc_grant *g, struct pc_error *err)
-{
-    enum pc_status status = make_directory(g, err);
+    if (pc_grant_share(grant, gpu) != NULL)
+        return pc_error_set(err, PC_ERR_INVALID, 0, "GPU %s is named twice", gpu->info.uuid);
+    *share = (struct pc_share){.page = grant->page, .index = grant->shares, .granted = want->granted};
+    share->cap = want->cap != 0 ? want->cap : want->granted;
+    if (!promised)
+        status = check_sizes(gpu, share->granted, share->cap, err);
     if (status == PC_OK)
-        status = pc_wire_listen(g->socket, 0666, &g->fd, err);
+        status = pc_tenant_join(gpu, grant->tenant, grant->name, share, err);
     if (status == PC_OK)
-        status = pc_loop_add(g->broker->loop, g->fd, EPOLLIN, on_accept, g, &g->watch, err);
+        grant->shares++;
     return status;
 }
 
-static enum pc_status write_record(struct pc_grant *g, struct pc_error *err)
+static struct pc_grant *new_grant(struct pc_broker *b, const struct pc_config_grant *want)
 {
-    g->record = pc_book_new(g->broker->books);
-    if (g->record == NULL)
-        return pc_error_set(err, PC_ERR_BUSY, 0, "grant %s: the books are full", g->name);
-    struct pc_book_grant *r = &g->record->grant;
-    memcpy(r->name, g->name, sizeof r->name);
-    memcpy(r->tenant, g->tenant, sizeof r->tenant);
-    memcpy(r->pod_uid, g->pod_uid, sizeof r->pod_uid);
-    r->is_static = g->is_static;
-    r->shares = g->shares;
-    for (unsigned i = 0; i < g->shares; i++) {
-        r->granted[i] = g->share[i].granted;
-        r->cap[i] = g->share[i].cap;
-        memcpy(r->uuid[i], g->share[i].tenant->gpu->info.uuid, sizeof r->uuid[i]);
-    }
-    pc_book_commit(g->record, PC_BOOK_GRANT);
-    return PC_OK;
+    struct pc_grant *grant = calloc(1, sizeof *grant);
+    if (grant == NULL)
+        return NULL;
+    grant->broker = b;
+    grant->fd = -1;
+    memcpy(grant->name, want->name, sizeof grant->name);
+    memcpy(grant->tenant, want->tenant, sizeof grant->tenant);
+    memcpy(grant->pod_uid, want->pod_uid, sizeof grant->pod_uid);
+    pc_list_init(&grant->sessions);
+    pc_list_append(&b->grants, &grant->link);
+    return grant;
 }
 
-enum pc_status pc_grant_make(struct pc_broker *b, const struct pc_config_grant *want, bool is_static,
-                             struct pc_grant **out, struct pc_error *err)
+static enum pc_status build(struct pc_broker *b, const struct pc_config_grant *want, bool promised,
+                            struct pc_grant **out, struct pc_error *err)
 {
-    if (!pc_config_name_ok(want->name) || !pc_config_name_ok(want->tenant))
-        return pc_error_set(err, PC_ERR_INVALID, 0, "\"%.64s\" is no name: 1 to 63 of A-Z a-z 0-9 . _ -", want->name);
-    if (want->shares == 0 || want->shares > PC_PAGE_GPUS_MAX)
-        return pc_error_set(err, PC_ERR_INVALID, 0, "grant %s names no GPU, or too many", want->name);
-    if (pc_grant_find(b, want->name) != NULL)
-        return pc_error_set(err, PC_ERR_EXISTS, 0, "there is a grant %s already; drop it first, or use another name",
-                            want->name);
-    struct pc_grant *g = calloc(1, sizeof *g);
-    if (g == NULL)
-        return pc_error_set(err, PC_ERR_HOST_MEMORY, 0, "no memory for a grant");
-    g->broker = b;
-    g->fd = -1;
-    g->is_static = is_static;
-    memcpy(g->name, want->name, sizeof g->name);
-    memcpy(g->tenant, want->tenant, sizeof g->tenant);
-    memcpy(g->pod_uid, want->pod_uid, sizeof g->pod_uid);
-    pc_list_init(&g->drop_waiters);
-    pc_list_append(&b->grants, &g->link);
-    enum pc_status status = PC_OK;
-    for (unsigned i = 0; status == PC_OK && i < want->shares; i++)
-        status = add_share(g, &want->share[i], err);
-    if (status == PC_OK)
-        status = pc_page_create(g->shares, b->epoch, &g->page, err);
-    if (status == PC_OK)
-        status = write_record(g, err);
-    if (status != PC_OK) {
-        pc_grant_free(g, true);
-        return status;
-    }
-    for (unsigned i = 0; i < g->shares; i++)
-        pc_tenant_publish(g->share[i].tenant);
-    *out = g;
-    return PC_OK;
-}
-
-void pc_grant_free(struct pc_grant *g, bool remove_directory)
-{
-    if (g->watch != NULL)
-        pc_watch_remove(g->watch);
-    if (g->fd >= 0)
-        close(g->fd);
-    if (remove_directory && g->directory[0] != '\0') {
-        unlink(g->socket);
-        rmdir(g->directory);
-    }
-    for (unsigned i = 0; i < g->shares; i++) {
-        struct pc_error err;
-        if (pc_ledger_grant_remove(g->share[i].ledger, &err) != PC_OK)
-            pc_log_error("grant", "%s: %s", g->name, err.text);
-        pc_tenant_leave(g->share[i].tenant, g->share[i].granted, g->share[i].cap);
-    }
-    pc_book_end(g->record);
-    pc_page_free(g->page);
-    pc_list_remove(&g->link);
-    pc_admin_dropped(&g->drop_waiters);
-    free(g);
-}
-
-enum pc_status pc_grant_set_cap(struct pc_grant *g, unsigned index, uint64_t cap, struct pc_error *err)
-{
-    struct pc_share *share = &g->share[index];
-    enum pc_status status = check_share(share->tenant->gpu, g->name, share->granted, cap, err);
-    struct pc_tenant *t = share->tenant;
-    if (status == PC_OK)
-        status = pc_tenant_resize(t, t->granted, t->cap - share->cap + cap, err);
-    if (status == PC_OK)
-        status = pc_ledger_grant_set_cap(share->ledger, cap, err);
+    enum pc_status status = check_name(b, want, err);
     if (status != PC_OK)
         return status;
-    share->cap = cap;
-    if (g->record != NULL)
-        pc_book_set(&g->record->grant.cap[index], cap);
-    pc_tenant_changed(t);
+    struct pc_grant *grant = new_grant(b, want);
+    if (grant == NULL)
+        return pc_error_set(err, PC_ERR_HOST_MEMORY, 0, "no memory for a grant");
+    status = set_paths(grant, err);
+    if (status == PC_OK)
+        status = pc_page_create(want->shares, b->epoch, &grant->page, err);
+    for (unsigned i = 0; i < want->shares && status == PC_OK; i++)
+        status = add_share(grant, &want->share[i], promised, err);
+    if (status != PC_OK) {
+        pc_grant_free(grant);
+        pc_error_prefix(err, "grant %s", want->name);
+        return status;
+    }
+    for (unsigned i = 0; i < grant->shares; i++)
+        pc_tenant_publish(grant->share[i].tenant);
+    *out = grant;
     return PC_OK;
 }
 
-void pc_grant_drop(struct pc_grant *g)
+static void write_record(struct pc_grant *grant, bool is_static)
 {
-    if (!g->dropping) {
-        g->dropping = true;
-        if (g->watch != NULL)
-            pc_watch_remove(g->watch);
-        g->watch = NULL;
-        if (g->fd >= 0)
-            close(g->fd);
-        g->fd = -1;
-        unlink(g->socket);
+    struct pc_books_grant *record = grant->record;
+    record->is_static = is_static;
+    record->shares = grant->shares;
+    for (unsigned i = 0; i < grant->shares; i++) {
+        pc_books_set(&record->granted[i], grant->share[i].granted);
+        pc_books_set(&record->cap[i], grant->share[i].cap);
+        memcpy(record->gpu[i], grant->share[i].tenant->gpu->info.uuid, sizeof record->gpu[i]);
     }
+    memcpy(record->name, grant->name, sizeof record->name);
+    memcpy(record->tenant, grant->tenant, sizeof record->tenant);
+    memcpy(record->pod_uid, grant->pod_uid, sizeof record->pod_uid);
+    pc_books_commit(record, PC_BOOKS_USED);
 }
 
-/* A dropped grant goes with its last session; a tenant's last grant waits until the card has all of it back. */
-static bool may_go(struct pc_grant *g)
+enum pc_status pc_grant_make(struct pc_broker *b, const struct pc_config_grant *want, struct pc_grant **out,
+                             struct pc_error *err)
 {
-    if (g->sessions > 0)
-        return false;
-    bool ready = true;
-    for (unsigned i = 0; i < g->shares; i++) {
-        struct pc_tenant *t = g->share[i].tenant;
-        if (t->grants > 1)
+    struct pc_grant *grant;
+    void *place;
+    enum pc_status status = pc_books_new(b->books, PC_BOOKS_GRANTS, &place, err);
+    if (status == PC_OK)
+        status = build(b, want, false, &grant, err);
+    if (status != PC_OK)
+        return status;
+    grant->record = place;
+    write_record(grant, want->line != 0);
+    *out = grant;
+    return PC_OK;
+}
+
+enum pc_status pc_grant_adopt(struct pc_broker *b, struct pc_books_grant *record, struct pc_grant **out,
+                              struct pc_error *err)
+{
+    struct pc_config_grant want = {.shares = record->shares <= PC_PAGE_GPUS_MAX ? (unsigned)record->shares : 0};
+    memcpy(want.name, record->name, sizeof want.name);
+    memcpy(want.tenant, record->tenant, sizeof want.tenant);
+    memcpy(want.pod_uid, record->pod_uid, sizeof want.pod_uid);
+    for (unsigned i = 0; i < want.shares; i++) {
+        want.share[i].granted = pc_books_get(&record->granted[i]);
+        want.share[i].cap = pc_books_get(&record->cap[i]);
+        memcpy(want.share[i].gpu, record->gpu[i], sizeof record->gpu[i]);
+    }
+    enum pc_status status = build(b, &want, true, out, err);
+    if (status == PC_OK)
+        (*out)->record = record;
+    return status;
+}
+
+enum pc_status pc_grant_listen(struct pc_grant *grant, pc_watch_fn accept, struct pc_error *err)
+{
+    if (mkdir(grant->directory, 0711) < 0 && errno != EEXIST)
+        return pc_error_errno(err, errno, "cannot make %.300s", grant->directory);
+    enum pc_status status = pc_wire_listen(grant->socket, 0666, &grant->fd, err);
+    if (status == PC_OK)
+        status = pc_loop_add(grant->broker->loop, grant->fd, EPOLLIN, accept, grant, &grant->watch, err);
+    return status;
+}
+
+static void close_socket(struct pc_grant *grant)
+{
+    pc_watch_remove(grant->watch);
+    grant->watch = NULL;
+    if (grant->fd < 0)
+        return;
+    close(grant->fd);
+    grant->fd = -1;
+    unlink(grant->socket);
+}
+
+void pc_grant_free(struct pc_grant *grant)
+{
+    close_socket(grant);
+    if (grant->directory[0] != '\0')
+        rmdir(grant->directory);
+    /* From the last to the first: the books of a grant end after its accounts are empty. */
+    while (grant->shares > 0)
+        pc_tenant_leave(&grant->share[--grant->shares]);
+    pc_books_end(grant->record);
+    pc_page_free(grant->page);
+    pc_list_remove(&grant->link);
+    free(grant);
+}
+
+struct pc_grant *pc_grant_find(struct pc_broker *b, const char *name)
+{
+    struct pc_grant *grant;
+    pc_list_each (grant, &b->grants, link)
+        if (strcmp(grant->name, name) == 0)
+            return grant;
+    return NULL;
+}
+
+struct pc_share *pc_grant_share(struct pc_grant *grant, const struct pc_gpu *gpu)
+{
+    for (unsigned i = 0; i < grant->shares; i++)
+        if (grant->share[i].tenant->gpu == gpu)
+            return &grant->share[i];
+    return NULL;
+}
+
+/* ---- changing ---- */
+
+enum pc_status pc_grant_resize(struct pc_grant *grant, struct pc_share *share, uint64_t granted, uint64_t cap,
+                               struct pc_error *err)
+{
+    enum pc_status status = check_sizes(share->tenant->gpu, granted, cap, err);
+    if (status == PC_OK)
+        status = pc_share_resize(share, granted, cap, err);
+    if (status != PC_OK) {
+        pc_error_prefix(err, "grant %s", grant->name);
+        return status;
+    }
+    pc_books_set(&grant->record->granted[share->index], granted);
+    pc_books_set(&grant->record->cap[share->index], cap);
+    return PC_OK;
+}
+
+void pc_grant_bind(struct pc_grant *grant, const char pod_uid[PC_NAME_MAX])
+{
+    memcpy(grant->pod_uid, pod_uid, sizeof grant->pod_uid);
+    memcpy(grant->record->pod_uid, pod_uid, sizeof grant->record->pod_uid);
+}
+
+void pc_grant_drop(struct pc_grant *grant)
+{
+    if (!grant->dropping)
+        pc_log_info("grant", "%s is being dropped; it has %u processes", grant->name, grant->session_count);
+    grant->dropping = true;
+    close_socket(grant);
+    pc_broker_changed(grant->broker);
+    pc_broker_hurry(grant->broker);
+}
+
+bool pc_grant_ended(struct pc_grant *grant)
+{
+    bool ended = grant->dropping && pc_list_empty(&grant->sessions);
+    for (unsigned i = 0; i < grant->shares && ended; i++) {
+        struct pc_tenant *tenant = grant->share[i].tenant;
+        bool last = tenant->shares.next == &grant->share[i].link && tenant->shares.prev == &grant->share[i].link;
+        if (!last)
             continue;
-        pc_tenant_close_empty(t);
-        ready &= t->jobs == 0 && pc_list_empty(&t->generations) && pc_list_empty(&t->inherited);
-        struct pc_ledger_tenant_view view;
-        pc_ledger_tenant_read(t->ledger, &view);
-        ready &= view.charged == 0 && view.sessions == 0;
+        pc_evict_unused(tenant);
+        ended = pc_tenant_idle(tenant);
     }
-    return ready;
-}
-
-void pc_grant_finish_drops(struct pc_broker *b)
-{
-    struct pc_grant *g;
-    pc_list_each(g, &b->grants, link)
-        if (g->dropping && may_go(g)) {
-            pc_log_info("grant", "%s ended", g->name);
-            pc_grant_free(g, true);
-        }
+    return ended;
 }

@@ -44,10 +44,9 @@ static inline void pc_list_remove(struct pc_list *link)
 
 /* `it` may be removed from the list, and freed, inside the loop; no other element may. */
 #define pc_list_each(it, list, member) pc_list_each_as(it, list, member, PC_LIST_NAME(__LINE__))
-#define pc_list_each_as(it, list, member, ahead)                                                         \
-    for (struct pc_list *ahead = ((it) = pc_container_of((list)->next, __typeof__(*(it)), member),       \
-                                  (list)->next->next);                                                   \
-         &(it)->member != (list);                                                                        \
-         (it) = pc_container_of(ahead, __typeof__(*(it)), member), ahead = ahead->next)
+#define pc_list_each_as(it, list, member, ahead)                                                    \
+    for (struct pc_list *ahead =                                                                    \
+             ((it) = pc_container_of((list)->next, __typeof__(*(it)), member), (list)->next->next); \
+         &(it)->member != (list); (it) = pc_container_of(ahead, __typeof__(*(it)), member), ahead = ahead->next)
 
 #endif

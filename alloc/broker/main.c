@@ -1,7 +1,6 @@
-/* poolcapd: see broker.h. */
+/* poolcapd: parses, starts, serves, stops. What it does stands in state.h. */
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "alloc/base/log.h"
 #include "alloc/broker/broker.h"
@@ -12,15 +11,29 @@ static int fail(const struct pc_error *err)
     return 1;
 }
 
-/* Threads that libraries start must not take our signals: they are read from a descriptor of the loop. */
+/* Signals are read by the loop; no thread, also none that a library starts, may take them. */
 static void mask_signals(void)
 {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
-    sigprocmask(SIG_BLOCK, &set, NULL);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
+}
+
+static int serve(struct pc_broker *broker)
+{
+    struct pc_error err = {.text = ""};
+    pc_log_set_level(broker->config.log_level);
+    mask_signals();
+    enum pc_status status = pc_broker_start(broker, &err);
+    if (status == PC_OK) {
+        pc_log_info("broker", "poolcapd " POOLCAP_VERSION " serves in %s", broker->config.run_directory);
+        status = pc_loop_run(broker->loop, &err);
+    }
+    pc_broker_stop(broker);
+    return status == PC_OK ? 0 : fail(&err);
 }
 
 int main(int argc, char **argv)
@@ -30,25 +43,18 @@ int main(int argc, char **argv)
     enum pc_config_action action;
     if (pc_config_load(argc, argv, &broker.config, &action, &err) != PC_OK)
         return fail(&err);
-    if (action == PC_CONFIG_HELP) {
+    switch (action) {
+    case PC_CONFIG_HELP:
         pc_config_usage();
         return 0;
-    }
-    if (action == PC_CONFIG_VERSION) {
+    case PC_CONFIG_VERSION:
         puts("poolcapd " POOLCAP_VERSION);
         return 0;
-    }
-    if (action == PC_CONFIG_CHECK) {
+    case PC_CONFIG_CHECK:
         printf("the configuration is good: %u grants\n", broker.config.grants);
         return 0;
+    case PC_CONFIG_RUN:
+        break;
     }
-    pc_log_set_level(broker.config.log_level);
-    mask_signals();
-    enum pc_status status = pc_broker_start(&broker, &err);
-    if (status == PC_OK) {
-        pc_log_info("broker", "serving %u GPUs in %s", broker.gpus, broker.config.run_directory);
-        status = pc_loop_run(broker.loop, &err);
-    }
-    pc_broker_stop(&broker);
-    return status == PC_OK ? 0 : fail(&err);
+    return serve(&broker);
 }

@@ -1,246 +1,180 @@
-/* A tenant on a GPU: its account with the worker, and its pool generations. */
+#include "alloc/broker/tenant.h"
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/base/bytes.h"
 #include "alloc/base/log.h"
-#include "alloc/broker/broker.h"
 
-static struct pc_tenant *find(struct pc_broker *b, const struct pc_gpu *gpu, const char *name)
+static struct pc_tenant *find(const struct pc_gpu *gpu, const char *name)
 {
-    struct pc_tenant *t;
-    pc_list_each(t, &b->tenants, link)
-        if (t->gpu == gpu && strcmp(t->name, name) == 0)
-            return t;
+    struct pc_tenant *tenant;
+    pc_list_each (tenant, &gpu->broker->tenants, link)
+        if (tenant->gpu == gpu && strcmp(tenant->name, name) == 0)
+            return tenant;
     return NULL;
 }
 
-static enum pc_status make(struct pc_broker *b, struct pc_gpu *gpu, const char *name, uint64_t granted, uint64_t cap,
-                           struct pc_tenant **out, struct pc_error *err)
+/* The sums over its shares, without `skip`, which may be NULL. */
+static void add_up(const struct pc_tenant *tenant, const struct pc_share *skip, uint64_t *granted, uint64_t *cap)
 {
-    struct pc_tenant *t = calloc(1, sizeof *t);
-    if (t == NULL)
+    const struct pc_share *share;
+    *granted = *cap = 0;
+    pc_list_each (share, &tenant->shares, link) {
+        if (share == skip)
+            continue;
+        *granted += share->granted;
+        *cap += share->cap;
+    }
+}
+
+static enum pc_status open_account(struct pc_gpu *gpu, const char *name, uint64_t granted, uint64_t cap,
+                                   struct pc_tenant **out, struct pc_error *err)
+{
+    struct pc_tenant *tenant = calloc(1, sizeof *tenant);
+    if (tenant == NULL)
         return pc_error_set(err, PC_ERR_HOST_MEMORY, 0, "no memory for a tenant");
-    enum pc_status status = pc_ledger_tenant_add(gpu->ledger, name, granted, cap, &t->ledger, err);
+    enum pc_status status = pc_account_create(gpu->worker, 1, &tenant->account, err);
     if (status == PC_OK)
-        status = pc_account_create(gpu->worker, 1, &t->account, err);
+        status = pc_ledger_tenant_add(gpu->ledger, name, granted, cap, &tenant->ledger, err);
     if (status != PC_OK) {
-        if (t->ledger != NULL)
-            pc_ledger_tenant_remove(t->ledger, NULL);
-        free(t);
+        pc_account_free(tenant->account);
+        free(tenant);
         return status;
     }
-    t->gpu = gpu;
-    memcpy(t->name, name, strlen(name) + 1);
-    t->granted = granted;
-    t->cap = cap;
-    pc_list_init(&t->generations);
-    pc_list_init(&t->waiters);
-    pc_list_init(&t->inherited);
-    pc_list_append(&b->tenants, &t->link);
-    *out = t;
+    tenant->gpu = gpu;
+    memcpy(tenant->name, name, strlen(name) + 1);
+    pc_list_init(&tenant->shares);
+    pc_list_init(&tenant->generations);
+    pc_list_init(&tenant->seats);
+    pc_list_init(&tenant->wants);
+    pc_list_append(&gpu->broker->tenants, &tenant->link);
+    *out = tenant;
     return PC_OK;
 }
 
-enum pc_status pc_tenant_resize(struct pc_tenant *t, uint64_t granted, uint64_t cap, struct pc_error *err)
+static void close_account(struct pc_tenant *tenant)
 {
-    enum pc_status status = pc_ledger_tenant_resize(t->ledger, granted, cap, err);
-    if (status != PC_OK)
-        return status;
-    t->granted = granted;
-    t->cap = cap;
-    return PC_OK;
-}
-
-enum pc_status pc_tenant_join(struct pc_broker *b, struct pc_gpu *gpu, const char *name, uint64_t granted, uint64_t cap,
-                              struct pc_tenant **out, struct pc_error *err)
-{
-    struct pc_tenant *t = find(b, gpu, name);
-    enum pc_status status = t == NULL ? make(b, gpu, name, granted, cap, &t, err)
-                                      : pc_tenant_resize(t, t->granted + granted, t->cap + cap, err);
-    if (status != PC_OK)
-        return status;
-    t->grants++;
-    *out = t;
-    return PC_OK;
-}
-
-void pc_tenant_leave(struct pc_tenant *t, uint64_t granted, uint64_t cap)
-{
-    t->grants--;
-    if (t->grants > 0) {
-        if (pc_tenant_resize(t, t->granted - granted, t->cap - cap, NULL) != PC_OK)
-            pc_log_warn("tenant", "%s keeps the bytes of a grant that ended: its pools still hold them", t->name);
+    struct pc_error err;
+    if (pc_ledger_tenant_remove(tenant->ledger, &err) != PC_OK) {
+        pc_log_error("tenant", "%s stays in the books: %s", tenant->name, err.text);
         return;
     }
-    struct pc_error err;
-    if (pc_ledger_tenant_remove(t->ledger, &err) != PC_OK)
-        pc_log_error("tenant", "%s ends with open books: %s", t->name, err.text);
-    pc_list_remove(&t->link);
-    pc_account_free(t->account);
-    free(t);
+    pc_list_remove(&tenant->link);
+    pc_account_free(tenant->account);
+    free(tenant);
 }
 
-/* ---- what its processes see ---- */
-
-static void publish_grant(struct pc_grant *g, unsigned share)
+/* Makes room for one share more in an account that is open. */
+static enum pc_status widen(struct pc_tenant *tenant, const struct pc_share *share, struct pc_error *err)
 {
-    struct pc_ledger_grant_view view;
-    pc_ledger_grant_read(g->share[share].ledger, &view);
-    struct pc_page_figures figures = {
-        .cap = view.cap, .charged = view.charged, .room = pc_ledger_room(g->share[share].ledger)};
-    pc_page_publish(g->page, share, &figures);
+    uint64_t granted, cap;
+    add_up(tenant, NULL, &granted, &cap);
+    return pc_ledger_tenant_resize(tenant->ledger, granted + share->granted, cap + share->cap, err);
 }
 
-void pc_tenant_publish(struct pc_tenant *t)
+/*
+ * What is left without a share. The pools may already hold (or be allowed to hold) more than what the others were
+ * granted; then the promise stays until they are gone, and only the cap falls.
+ */
+static void narrow(struct pc_tenant *tenant)
 {
-    struct pc_grant *g;
-    pc_list_each(g, &t->gpu->broker->grants, link)
-        for (unsigned i = 0; i < g->shares; i++)
-            if (g->share[i].tenant == t && g->page != NULL)
-                publish_grant(g, i);
+    uint64_t granted, cap;
+    struct pc_ledger_tenant_view view;
+    add_up(tenant, NULL, &granted, &cap);
+    if (cap == 0 || pc_ledger_tenant_resize(tenant->ledger, granted, cap, NULL) == PC_OK)
+        return;
+    pc_ledger_tenant_read(tenant->ledger, &view);
+    pc_ledger_tenant_resize(tenant->ledger, view.granted, cap, NULL);
 }
 
-void pc_tenant_set_wanted(struct pc_tenant *t, uint64_t bytes)
+enum pc_status pc_tenant_join(struct pc_gpu *gpu, const char *name, const char *grant, struct pc_share *share,
+                              struct pc_error *err)
 {
-    struct pc_grant *g;
-    pc_list_each(g, &t->gpu->broker->grants, link)
-        for (unsigned i = 0; i < g->shares; i++)
-            if (g->share[i].tenant == t && g->page != NULL)
-                pc_page_set_wanted(g->page, i, (uint32_t)((bytes + PC_MIB - 1) / PC_MIB));
-}
-
-void pc_tenant_changed(struct pc_tenant *t)
-{
-    pc_request_retry(t);
-    pc_tenant_publish(t);
-}
-
-/* ---- generations ---- */
-
-struct pc_generation *pc_tenant_find_generation(struct pc_tenant *t, uint64_t id)
-{
-    struct pc_generation *g;
-    pc_list_each(g, &t->generations, link)
-        if (g->id == id)
-            return g;
-    return NULL;
-}
-
-enum pc_status pc_generation_open(struct pc_tenant *t, struct pc_generation **out, struct pc_error *err)
-{
-    struct pc_broker *b = t->gpu->broker;
-    uint64_t max = pc_ledger_generation_room(t->ledger);
-    if (max == 0)
-        return pc_error_set(err, PC_ERR_OUT_OF_MEMORY, 0, "tenant %s: its pools may hold no more than they do",
-                            t->name);
-    struct pc_generation *g = calloc(1, sizeof *g);
-    if (g == NULL)
-        return pc_error_set(err, PC_ERR_HOST_MEMORY, 0, "no memory for a pool");
-    enum pc_status status = pc_ledger_generation_add(t->ledger, max, &g->ledger, err);
-    if (status != PC_OK) {
-        free(g);
+    enum pc_status status = pc_gpu_check(gpu, err);
+    struct pc_tenant *tenant = find(gpu, name);
+    if (status == PC_OK)
+        status = tenant == NULL ? open_account(gpu, name, share->granted, share->cap, &tenant, err)
+                                : widen(tenant, share, err);
+    if (status != PC_OK)
         return status;
+    status = pc_ledger_grant_add(tenant->ledger, grant, share->cap, &share->ledger, err);
+    if (status == PC_OK) {
+        share->tenant = tenant;
+        pc_list_append(&tenant->shares, &share->link);
+        return PC_OK;
     }
-    struct pc_book_record *record = pc_book_new(b->books);
-    if (record == NULL) {
-        pc_ledger_generation_remove(g->ledger, false, NULL);
-        free(g);
-        return pc_error_set(err, PC_ERR_BUSY, 0, "the books are full");
-    }
-    g->tenant = t;
-    g->id = pc_broker_new_id(b);
-    g->max = max;
-    g->record = record;
-    pc_list_init(&g->parked);
-    memcpy(record->generation.tenant, t->name, sizeof t->name);
-    memcpy(record->generation.uuid, t->gpu->info.uuid, sizeof record->generation.uuid);
-    record->generation.id = g->id;
-    pc_book_commit(record, PC_BOOK_GENERATION);
-    pc_list_append(&t->generations, &g->link);
-    *out = g;
+    if (pc_list_empty(&tenant->shares))
+        close_account(tenant);
+    else
+        narrow(tenant);
+    return status;
+}
+
+void pc_tenant_leave(struct pc_share *share)
+{
+    struct pc_tenant *tenant = share->tenant;
+    struct pc_error err;
+    if (pc_ledger_grant_remove(share->ledger, &err) != PC_OK)
+        pc_log_error("tenant", "%s: %s", tenant->name, err.text);
+    pc_list_remove(&share->link);
+    share->tenant = NULL;
+    if (pc_list_empty(&tenant->shares))
+        close_account(tenant);
+    else
+        narrow(tenant);
+}
+
+enum pc_status pc_share_resize(struct pc_share *share, uint64_t granted, uint64_t cap, struct pc_error *err)
+{
+    uint64_t others_granted, others_cap;
+    struct pc_ledger_tenant_view view;
+    add_up(share->tenant, share, &others_granted, &others_cap);
+    pc_ledger_tenant_read(share->tenant->ledger, &view);
+    uint64_t all = others_granted + granted;
+    /* A promise that outlived its grant (see narrow) is not taken back by changing a cap. */
+    if (granted == share->granted && all < view.granted)
+        all = view.granted;
+    enum pc_status status = pc_ledger_tenant_resize(share->tenant->ledger, all, others_cap + cap, err);
+    if (status == PC_OK)
+        status = pc_ledger_grant_set_cap(share->ledger, cap, err);
+    if (status != PC_OK)
+        return status;
+    share->granted = granted;
+    share->cap = cap;
+    pc_tenant_publish(share->tenant);
+    pc_broker_changed(share->tenant->gpu->broker);
     return PC_OK;
 }
 
-void pc_block_park(struct pc_block *block)
+bool pc_tenant_idle(const struct pc_tenant *tenant)
 {
-    struct pc_generation *g = block->generation;
-    pc_list_remove(&block->link);
-    pc_list_append(&g->parked, &block->link);
-    g->parked_bytes += block->bytes;
-    g->live--;
+    struct pc_ledger_tenant_view view;
+    pc_ledger_tenant_read(tenant->ledger, &view);
+    return view.charged == 0 && view.sessions == 0 && !tenant->busy && pc_list_empty(&tenant->generations);
 }
 
-/* ---- closing ---- */
-
-struct close_job {
-    struct pc_job job;
-    struct pc_generation *generation;
-};
-
-static enum pc_step close_step(struct pc_job *job)
+void pc_tenant_publish(struct pc_tenant *tenant)
 {
-    struct pc_generation *g = pc_container_of(job, struct close_job, job)->generation;
-    if (!pc_list_empty(&g->parked)) { /* one free a step */
-        struct pc_block *block = pc_list_first(&g->parked, struct pc_block, link);
-        pc_list_remove(&block->link);
-        pc_pool_free(g->pool, block->ptr, block->bytes, NULL);
-        free(block);
-        return PC_STEP_MORE;
+    struct pc_share *share;
+    pc_list_each (share, &tenant->shares, link) {
+        struct pc_ledger_grant_view view;
+        pc_ledger_grant_read(share->ledger, &view);
+        struct pc_page_figures figures = {
+            .cap = view.cap, .charged = view.charged, .room = pc_ledger_room(share->ledger)};
+        if (share->page != NULL)
+            pc_page_publish(share->page, share->index, &figures);
     }
-    pc_pool_destroy(g->pool);
-    return PC_STEP_DONE;
 }
 
-static void close_done(struct pc_job *job)
+void pc_tenant_set_wanted(struct pc_tenant *tenant, uint64_t bytes)
 {
-    struct close_job *close = pc_container_of(job, struct close_job, job);
-    struct pc_generation *g = close->generation;
-    struct pc_tenant *t = g->tenant;
-    struct pc_session *s;
-    bool living = false;
-    /* Its importers said that they dropped it. While one of them lives, its word is checked against the card. */
-    pc_list_each(s, &t->gpu->broker->sessions, link)
-        for (unsigned i = 0; i < s->grant->shares; i++)
-            living |= g->exported && s->grant->share[i].tenant == t && s->holding[i].ledger != NULL;
-    struct pc_error err;
-    if (pc_ledger_generation_remove(g->ledger, living, &err) != PC_OK)
-        pc_log_error("tenant", "%s: %s", t->name, err.text);
-    if (living)
-        t->unsettled_since = pc_loop_now_ns();
-    pc_book_end(g->record);
-    pc_list_remove(&g->link);
-    free(g);
-    free(close);
-    t->jobs--;
-    pc_watch_pace(t->gpu->broker);
-    pc_tenant_changed(t);
-    pc_grant_finish_drops(t->gpu->broker);
-}
-
-static bool start_close(struct pc_generation *g)
-{
-    struct close_job *close = calloc(1, sizeof *close);
-    if (close == NULL)
-        return false;
-    g->closing = true;
-    g->tenant->jobs++;
-    close->generation = g;
-    close->job.step = close_step;
-    close->job.done = close_done;
-    pc_list_init(&close->job.link);
-    pc_worker_submit(g->tenant->gpu->cleanup, &close->job);
-    return true;
-}
-
-bool pc_tenant_close_empty(struct pc_tenant *t)
-{
-    struct pc_generation *g;
-    bool any = false;
-    pc_list_each(g, &t->generations, link) {
-        if (g->closing)
-            any = true;
-        else if (g->live == 0 && g->importers == 0)
-            any |= start_close(g);
-    }
-    return any;
+    struct pc_share *share;
+    uint32_t mib = (uint32_t)((bytes + PC_MIB - 1) / PC_MIB);
+    if (mib == tenant->wanted)
+        return;
+    tenant->wanted = mib;
+    pc_list_each (share, &tenant->shares, link)
+        if (share->page != NULL)
+            pc_page_set_wanted(share->page, share->index, mib);
 }

@@ -17,7 +17,7 @@
 struct pc_watcher;
 
 struct pc_card_view {
-    bool memory_valid, list_valid; /* the call succeeded */
+    bool memory_valid, list_valid;  /* the call succeeded */
     uint64_t total, reserved, used; /* bytes */
     unsigned count;
     struct pc_nvml_process *process;

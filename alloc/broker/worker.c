@@ -31,7 +31,7 @@ struct pc_worker {
 static struct pc_account *least_served(struct pc_worker *worker)
 {
     struct pc_account *best = NULL, *it;
-    pc_list_each(it, &worker->active, link)
+    pc_list_each (it, &worker->active, link)
         if (best == NULL || it->vtime < best->vtime)
             best = it;
     return best;
@@ -114,10 +114,10 @@ enum pc_status pc_worker_create(struct pc_loop *loop, struct pc_worker **out, st
     return PC_OK;
 }
 
-void pc_worker_stop(struct pc_worker *worker, unsigned wait_ms)
+bool pc_worker_stop(struct pc_worker *worker, unsigned wait_ms)
 {
     if (worker == NULL)
-        return;
+        return true;
     pthread_mutex_lock(&worker->lock);
     worker->stop = true;
     pthread_cond_signal(&worker->wake);
@@ -131,10 +131,11 @@ void pc_worker_stop(struct pc_worker *worker, unsigned wait_ms)
         until.tv_nsec -= 1000000000;
     }
     if (pthread_timedjoin_np(worker->thread, NULL, &until) != 0)
-        return;
+        return false;
     pthread_mutex_destroy(&worker->lock);
     pthread_cond_destroy(&worker->wake);
     free(worker);
+    return true;
 }
 
 enum pc_status pc_account_create(struct pc_worker *worker, unsigned weight, struct pc_account **out,

@@ -15,6 +15,7 @@
 #ifndef PC_BROKER_WORKER_H
 #define PC_BROKER_WORKER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "alloc/base/error.h"
@@ -39,9 +40,10 @@ enum pc_status pc_worker_create(struct pc_loop *loop, struct pc_worker **out, st
 
 /*
  * Ends the thread after the call it is in; jobs that are not finished never call done. A thread that hangs in the
- * driver cannot be ended: it is left behind, with the worker, after wait_ms. NULL is allowed.
+ * driver cannot be ended: after wait_ms it is left behind, with all that it may still use, and false is returned. NULL
+ * is allowed.
  */
-void pc_worker_stop(struct pc_worker *worker, unsigned wait_ms);
+bool pc_worker_stop(struct pc_worker *worker, unsigned wait_ms);
 
 /* weight is how fast its time runs: 1 for tenants; an account of weight 4 gets a quarter of a tenant's share. */
 enum pc_status pc_account_create(struct pc_worker *worker, unsigned weight, struct pc_account **out,
