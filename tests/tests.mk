@@ -53,7 +53,7 @@ storm-check: $(BIN) $(SIM) $(O)/tests/chaos/storm
 
 .PHONY: demo-check storm-check
 
-bench: $(BIN) $(SIM) $(O)/tests/bench/bench_shim_pair ## Native and ours side by side: a table, and bench.jsonl under build/
+bench: $(BIN) $(SIM) $(BENCH_BIN) ## Native and ours side by side: a table, and bench.jsonl under build/
 	$(Q)OUT=$(CURDIR)/$(O) tests/with-driver $(O) tests/bench/run $(CURDIR)/$(O)
 
 .PHONY: bench

@@ -28,7 +28,8 @@ shim-steady: $(BIN) $(SIM) $(O)/tests/bench/bench_shim_pair ## Count system call
 	$(Q)tests/integration/shim-steady $(O) | tee -a "$${POOLCAP_TEST_LOG:-/dev/null}"; exit $${PIPESTATUS[0]}
 
 BENCH_O := $(O)/tests/bench/bench.o
-$(O)/tests/bench/bench_shim_pair: $(O)/tests/bench/bench_shim_pair.o $(BENCH_O) $(SHIM_O) $(LIBPC)
+BENCH_BIN := $(O)/tests/bench/bench_shim_pair $(O)/tests/bench/bench_broker
+$(BENCH_BIN): $(O)/tests/bench/%: $(O)/tests/bench/%.o $(BENCH_O) $(SHIM_O) $(LIBPC)
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(LIB_PROTOBUF) $(LIB_YAML) -ldl -lm

@@ -3,7 +3,7 @@
 
 BUNDLE := build/bundle
 BUNDLE_BIN := bin/poolcapd bin/poolcapctl tests/conformance/conformance tests/demo/demo tests/demo/big tests/chaos/storm \
-              tests/bench/bench_shim_pair
+              tests/bench/bench_shim_pair tests/bench/bench_broker
 
 gpu-bundle: ## Make build/bundle: everything for a GPU machine, with protobuf-c and libyaml linked in
 	$(Q)$(MAKE) --no-print-directory STATIC_DEPS=1 $(addprefix $(O)/,$(BUNDLE_BIN)) $(SHIM)
