@@ -163,14 +163,15 @@ deps-installed:
 	  DEBIAN_FRONTEND=noninteractive $$sudo apt-get -qq install -y $(foreach d,$(DEPS),$(lastword $(subst :, ,$(d)))) >/dev/null && \
 	  $(MAKE) -s --no-print-directory deps >/dev/null; }
 
-install: all ## Install under PREFIX (default /usr/local), below DESTDIR
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
+install: all $(O)/lib/poolcap.pc ## Install under PREFIX (default /usr/local), below DESTDIR
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib lib/pkgconfig include)
 	install -m 0755 $(BIN) $(DESTDIR)$(PREFIX)/bin
 	install -m 0755 $(O)/lib/libpoolcap.so $(DESTDIR)$(PREFIX)/lib/libpoolcap.so.$(VERSION)
 	ln -sf libpoolcap.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libpoolcap.so.0
 	ln -sf libpoolcap.so.0 $(DESTDIR)$(PREFIX)/lib/libpoolcap.so
 	install -m 0644 $(O)/lib/libpoolcap.a $(DESTDIR)$(PREFIX)/lib
 	install -m 0644 alloc/shim/poolcap.h $(DESTDIR)$(PREFIX)/include
+	install -m 0644 $(O)/lib/poolcap.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
 
 SOURCES := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 

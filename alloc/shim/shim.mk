@@ -35,7 +35,7 @@ $(BENCH_BIN): $(O)/tests/bench/%: $(O)/tests/bench/%.o $(BENCH_O) $(SHIM_O) $(LI
 	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS) $(LIB_PROTOBUF) $(LIB_YAML) -ldl -lm
 
 # One object for every program that looks: the makefile's own prefix goes in at install.
-$(O)/lib/poolcap.pc: alloc/shim/poolcap.pc.in $(O)/flags
+$(O)/lib/poolcap.pc: alloc/shim/poolcap.pc.in FORCE
 	@mkdir -p $(@D)
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@VERSION@|$(VERSION)|g' $< > $@
 

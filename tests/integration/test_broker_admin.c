@@ -224,13 +224,13 @@ static uint64_t anonymous_kib(void)
 static void test_64_tenants(void **state)
 {
     (void)state;
-    enum { TENANTS = 31 }; /* a GPU; both */
+    enum { TENANTS = 32 }; /* a GPU; both */
     static char yaml[TENANTS * 2 * 64];
     static struct actor actors[TENANTS * 2];
     size_t used = 0;
     for (int i = 0; i < TENANTS * 2; i++)
         used +=
-            (size_t)snprintf(yaml + used, sizeof yaml - used, "- name: t%d\n  gpu: %d\n  memory: 128Mi\n", i, i % 2);
+            (size_t)snprintf(yaml + used, sizeof yaml - used, "- name: t%d\n  gpu: %d\n  memory: 96Mi\n", i, i % 2);
     daemon_begin(yaml);
     for (int i = 0; i < TENANTS * 2; i++) {
         char name[16];
