@@ -28,7 +28,7 @@ struct pc_daemon {
     void *arg;
     int fd;
     struct pc_watch *watch;
-    struct pc_timer *retry, *late, *failures;
+    struct pc_timer *retry, *late, *kick;
     uint64_t wait_ms;
     struct question *first, **last; /* the first is under way when asked */
     bool asked, said_away;
@@ -179,13 +179,15 @@ static void connect_now(struct pc_daemon *d)
     send_next(d);
 }
 
-/* Tells those that could not even be asked, from the loop and never from inside pc_daemon_ask. */
-static void on_failures(struct pc_loop *loop, void *arg)
+/* What pc_daemon_ask began, from the loop: so no answer comes from inside that call. */
+static void on_kick(struct pc_loop *loop, void *arg)
 {
     (void)loop;
     struct pc_daemon *d = arg;
     if (d->fd < 0)
         fail_all(d, "it is away");
+    else
+        send_next(d);
 }
 
 static enum pc_status make_timers(struct pc_daemon *d, struct pc_error *err)
@@ -194,7 +196,7 @@ static enum pc_status make_timers(struct pc_daemon *d, struct pc_error *err)
     if (status == PC_OK)
         status = pc_timer_create(d->loop, on_late, d, &d->late, err);
     if (status == PC_OK)
-        status = pc_timer_create(d->loop, on_failures, d, &d->failures, err);
+        status = pc_timer_create(d->loop, on_kick, d, &d->kick, err);
     return status;
 }
 
@@ -234,7 +236,7 @@ void pc_daemon_free(struct pc_daemon *d)
         close(d->fd);
     pc_timer_free(d->retry);
     pc_timer_free(d->late);
-    pc_timer_free(d->failures);
+    pc_timer_free(d->kick);
     free(d);
 }
 
@@ -265,8 +267,5 @@ void pc_daemon_ask(struct pc_daemon *d, const Poolcap__AdminRequest *request, pc
     q->arg = arg;
     *d->last = q;
     d->last = &q->next;
-    if (d->fd < 0)
-        pc_timer_start(d->failures, 0, 0);
-    else
-        send_next(d);
+    pc_timer_start(d->kick, 0, 0);
 }
