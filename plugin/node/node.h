@@ -27,6 +27,8 @@ struct pc_node;
  */
 enum pc_status pc_node_start(struct pc_loop *loop, struct pc_rpc *rpc, struct pc_api *api,
                              const struct pc_plugin_config *config, struct pc_node **out, struct pc_error *err);
+/* What went wrong later and stopped the loop (a list that is too long, no lock); PC_OK: nothing. */
+const struct pc_error *pc_node_failure(const struct pc_node *node);
 /* Ends the registration; grants stay as they are. NULL is allowed. */
 void pc_node_stop(struct pc_node *node);
 

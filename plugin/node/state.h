@@ -29,24 +29,24 @@ struct pc_seen {
 struct pc_node_grant {
     struct pc_node_grant *next;
     struct pc_record record;
-    uint64_t born_ns;    /* on the loop's clock: when this process learned of it */
-    bool made, asking;   /* asking: a request to poolcapd about it is under way */
-    bool dropping;       /* poolcapd was told to drop it, or refused as it is in use */
-    bool remade;         /* what poolcapd holds under its name differs; said once */
-    uint64_t cap;        /* wanted, over all its GPUs */
-    uint64_t cap_told;   /* what poolcapd has; 0: not known */
-    bool listed, alone;  /* see cap.h; from pod-resources */
-    bool named;          /* pod-resources or the checkpoint names it, last time we looked */
-    unsigned missing;    /* pod lists in a row without its pod */
-    uint64_t unnamed_ns; /* since when nobody names it; 0: named */
-    char failure[160];   /* why poolcapd did not make it; "": no failure */
+    uint64_t born_ns;        /* on the loop's clock: when this process learned of it */
+    bool made, asking;       /* asking: a request to poolcapd about it is under way */
+    bool dropping;           /* poolcapd agreed to drop it; it is gone when its list does not have it any more */
+    uint64_t cap;            /* wanted, over all its GPUs */
+    uint64_t cap_told;       /* what poolcapd has; 0: not known */
+    bool listed, alone;      /* see cap.h; from pod-resources */
+    unsigned missing;        /* pod lists in a row without its pod */
+    uint64_t unnamed_ns;     /* since when neither pod-resources nor the checkpoint names it; 0: one does */
+    struct pc_error failure; /* why poolcapd did not make it; PC_OK: no failure */
+    char complaint[320];     /* about its annotation, as the last Event said it */
     struct pc_seen seen;
 };
 
-/* One pod's report: what was last written, so that nothing is written twice. */
+struct pc_node_list;
 struct pc_pod_report;
 struct pc_prestart;
 struct pc_snapshot;
+struct pc_turn;
 
 struct pc_node_stats {
     uint64_t turns, kubelet_errors, prestarts, prestart_failures, allocations, allocation_failures;
@@ -75,17 +75,23 @@ struct pc_node {
     struct pc_node_list *list; /* what ListAndWatch sends */
 
     struct pc_rpc_channel *pod_resources;
-    struct pc_pod_watch *pods; /* NULL: no API server */
+    struct pc_pod_list *pod_list; /* the last one; NULL: none yet */
+    uint64_t pod_list_asked_ns;   /* when that one was asked for: what was given later may not be in it */
+    bool pod_list_good;           /* the last time of asking gave one */
+    struct pc_pod_watch *pods;    /* NULL: no API server */
     struct pc_claims *kept_checkpoint;
     struct pc_file_stamp {
         uint64_t inode, size, seconds, nanoseconds;
     } checkpoint_stamp;
 
     struct pc_prestart *prestart;
+    struct pc_timer *prestart_timer;
     struct pc_turn *turn;
     struct pc_pod_report *report;
-    struct pc_timer *labels_timer;
-    bool labels_asking, labels_told;
+    char labels[160]; /* what the node's labels were last set to */
+    bool labels_asking;
+    int lock;                /* against a second instance */
+    struct pc_error failure; /* what ended the node after its start; PC_OK: nothing */
     struct pc_node_stats stats;
 };
 
@@ -93,6 +99,8 @@ struct pc_node {
 
 /* The state of the units changed: the list is made anew and sent where it differs. */
 void pc_node_units_changed(struct pc_node *node);
+/* poolcapd named its GPUs: their units follow, and the first time, the registration. */
+void pc_node_gpus_changed(struct pc_node *node);
 struct pc_node_grant *pc_node_find(struct pc_node *node, const char *name);
 uint64_t pc_node_granted(const struct pc_node *node, const struct pc_node_grant *grant); /* bytes of its units */
 uint64_t pc_node_least(const struct pc_node *node); /* bytes that one process needs */
@@ -112,14 +120,12 @@ void pc_node_list_free(struct pc_node *node);
 void pc_node_allocate(void *arg, struct pc_rpc_call *call, const V1beta1__AllocateRequest *request);
 void pc_node_preferred(void *arg, struct pc_rpc_call *call, const V1beta1__PreferredAllocationRequest *request);
 
-/* ---- devices.c: what of a GPU goes into Allocate's answer ---- */
-struct pc_answer; /* allocate.c's, an answer under construction */
-
 /* ---- prestart.c ---- */
 void pc_node_pre_start(void *arg, struct pc_rpc_call *call, char *const *ids, size_t count);
 void pc_node_pre_start_gone(void *arg, struct pc_rpc_call *call);
 /* Something changed that one of those who wait may wait for. */
 void pc_node_prestart_step(struct pc_node *node);
+enum pc_status pc_node_prestart_create(struct pc_node *node, struct pc_error *err);
 void pc_node_prestart_stop(struct pc_node *node);
 
 /* ---- who.c: whose is a grant ---- */
@@ -129,11 +135,12 @@ struct pc_who {
 };
 /* The kubelet's checkpoint, read again only where the file changed; NULL: not to be had. */
 const struct pc_claims *pc_node_checkpoint(struct pc_node *node);
-/* Answers from a pod list and the checkpoint; false: neither names it. */
-bool pc_node_who(struct pc_node *node, const struct pc_node_grant *grant, const struct pc_pod_list *list,
-                 struct pc_who *out);
-/* Updates named, listed and alone of every grant. */
-void pc_node_look_at_list(struct pc_node *node, const struct pc_pod_list *list);
+/* Answers from the last pod list and the checkpoint; false: neither names it. */
+bool pc_node_who(struct pc_node *node, const struct pc_node_grant *grant, struct pc_who *out);
+/* Updates what every grant knows from the last pod list: missing, listed, alone. */
+void pc_node_look_at_list(struct pc_node *node);
+/* Whether the kubelet has given up the pod of a bound grant. */
+bool pc_node_given_up(const struct pc_node *node, const struct pc_node_grant *grant);
 /* The pod of a grant in the watch, by UID or config hash; NULL. */
 const struct pc_pod *pc_node_pod_of(const struct pc_node *node, const struct pc_node_grant *grant);
 
@@ -150,7 +157,7 @@ void pc_node_drop(struct pc_node *node, struct pc_node_grant *grant);
 
 /* ---- turn.c ---- */
 enum pc_status pc_node_turn_create(struct pc_node *node, struct pc_error *err);
-/* Has a turn begin soon; within one, another follows. */
+/* Has a turn begin at once; while one is under way, another follows it. */
 void pc_node_turn_kick(struct pc_node *node);
 void pc_node_turn_free(struct pc_node *node);
 
