@@ -76,9 +76,10 @@ struct pc_node {
 
     struct pc_rpc_channel *pod_resources;
     struct pc_pod_list *pod_list; /* the last one; NULL: none yet */
-    uint64_t pod_list_asked_ns;   /* when that one was asked for: what was given later may not be in it */
-    bool pod_list_good;           /* the last time of asking gave one */
-    struct pc_pod_watch *pods;    /* NULL: no API server */
+    uint64_t turn_began_ns;
+    uint64_t pod_list_asked_ns; /* when that one was asked for: what was given later may not be in it */
+    bool pod_list_good;         /* the last time of asking gave one */
+    struct pc_pod_watch *pods;  /* NULL: no API server */
     struct pc_claims *kept_checkpoint;
     struct pc_file_stamp {
         uint64_t inode, size, seconds, nanoseconds;
@@ -150,6 +151,8 @@ enum pc_status pc_node_bind(struct pc_node *node, struct pc_node_grant *grant, c
                             struct pc_error *err);
 /* Has poolcapd make a bound grant; a no-op while it is made or asked for. */
 void pc_node_make(struct pc_node *node, struct pc_node_grant *grant);
+/* Tells poolcapd the pod of a grant that it made without one. */
+void pc_node_bind_there(struct pc_node *node, struct pc_node_grant *grant);
 /* Works out the cap anew and tells poolcapd where it changed. */
 void pc_node_apply_cap(struct pc_node *node, struct pc_node_grant *grant);
 /* Has poolcapd drop a grant that nobody uses any more; the grant ends where it agrees. */
