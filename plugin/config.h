@@ -19,7 +19,7 @@ struct pc_plugin_config {
     char resource_name[PC_PLUGIN_PATH_MAX]; /* "poolcap.dev/gpu-memory" */
     uint64_t unit;                          /* bytes, a multiple of 32 MiB */
     enum pc_device_strategy device_list_strategy;
-    char cdi_kind[PC_PLUGIN_PATH_MAX];        /* "nvidia.com/gpu": the device is KIND=UUID */
+    char cdi_kind[PC_PLUGIN_PATH_MAX];           /* "nvidia.com/gpu": the device is KIND=UUID */
     char nvidia_driver_root[PC_PLUGIN_PATH_MAX]; /* where /dev of the GPUs is found on the host: "/" */
     bool fragmentation_guard, multi_gpu;
     char node_name[PC_PLUGIN_PATH_MAX];
