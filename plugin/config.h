@@ -10,6 +10,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/log.h"
+#include "alloc/options/options.h"
 
 enum { PC_PLUGIN_PATH_MAX = 256 };
 
@@ -29,12 +30,10 @@ struct pc_plugin_config {
     char run_directory[PC_PLUGIN_PATH_MAX], state_directory[PC_PLUGIN_PATH_MAX], shim_directory[PC_PLUGIN_PATH_MAX];
     char metrics_address[PC_PLUGIN_PATH_MAX]; /* "ADDRESS:PORT" or ":PORT"; "": no server */
     enum pc_log_level log_level;
-    bool log_json;
 };
 
-enum pc_plugin_action { PC_PLUGIN_RUN, PC_PLUGIN_HELP, PC_PLUGIN_VERSION, PC_PLUGIN_CHECK, PC_PLUGIN_DOCS };
 /* Errors: PC_ERR_INVALID; the text names the flag, the variable, or the file, line and column, and the fix. */
-enum pc_status pc_plugin_config_load(int argc, char **argv, struct pc_plugin_config *out, enum pc_plugin_action *action,
+enum pc_status pc_plugin_config_load(int argc, char **argv, struct pc_plugin_config *out, enum pc_option_action *action,
                                      struct pc_error *err);
 void pc_plugin_config_usage(void);
 void pc_plugin_config_docs(void); /* the table in Markdown */

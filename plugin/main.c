@@ -110,23 +110,23 @@ int main(int argc, char **argv)
 {
     static struct program program;
     struct pc_error err = {.text = ""};
-    enum pc_plugin_action action;
+    enum pc_option_action action;
     if (pc_plugin_config_load(argc, argv, &program.config, &action, &err) != PC_OK)
         return fail(&err);
     switch (action) {
-    case PC_PLUGIN_HELP:
+    case PC_OPTIONS_HELP:
         pc_plugin_config_usage();
         return 0;
-    case PC_PLUGIN_DOCS:
+    case PC_OPTIONS_DOCS:
         pc_plugin_config_docs();
         return 0;
-    case PC_PLUGIN_VERSION:
+    case PC_OPTIONS_VERSION:
         puts("poolcap-plugin " POOLCAP_VERSION);
         return 0;
-    case PC_PLUGIN_CHECK:
+    case PC_OPTIONS_CHECK:
         puts("the configuration is good");
         return 0;
-    case PC_PLUGIN_RUN:
+    case PC_OPTIONS_RUN:
         break;
     }
     return serve(&program);
