@@ -56,12 +56,16 @@ obj = $(patsubst %.c,$(O)/%.o,$(1))
 PROTOS := $(wildcard proto/*.proto)
 GEN_C := $(patsubst proto/%.proto,$(O)/gen/proto/%.pb-c.c,$(PROTOS))
 GEN_O := $(GEN_C:.c=.o)
+# What poolcapd and the shims speak; the rest is the plugin's.
+WIRE_GEN_O := $(O)/gen/proto/poolcap.pb-c.o $(O)/gen/proto/admin.pb-c.o
+PLUGIN_GEN_O := $(filter-out $(WIRE_GEN_O),$(GEN_O))
 
 BASE_O := $(call obj,$(call src,alloc/base))
 DRIVER_O := $(call obj,$(call src,alloc/driver))
 POOL_O := $(call obj,$(call src,alloc/pool))
 LEDGER_O := $(call obj,$(call src,alloc/ledger))
-WIRE_O := $(call obj,$(call src,proto)) $(GEN_O)
+WIRE_O := $(call obj,$(call src,proto)) $(WIRE_GEN_O)
+OPTIONS_O := $(call obj,$(call src,alloc/options))
 BROKER_O := $(call obj,$(filter-out %/main.c %/poolcapctl.c,$(call src,alloc/broker)))
 SHIM_O := $(call obj,$(call src,alloc/shim))
 
@@ -69,7 +73,9 @@ LIBPC := $(O)/libpc.a
 SIM := $(O)/sim/libcuda.so.1 $(O)/sim/libnvidia-ml.so.1
 SHIM := $(O)/lib/libpoolcap.so $(O)/lib/libpoolcap.a
 BIN := $(O)/bin/poolcapd $(O)/bin/poolcapctl
+PLUGIN := $(O)/bin/poolcap-plugin
 
+include plugin/plugin.mk
 include tests/tests.mk
 
 all: $(BIN) $(SHIM) $(SIM) ## Build the daemons, the shim and the simulated driver
@@ -96,7 +102,7 @@ $(O)/gen/proto/%.pb-c.c $(O)/gen/proto/%.pb-c.h &: proto/%.proto
 
 $(WIRE_O) $(BROKER_O) $(SHIM_O): | $(GEN_C)
 
-$(LIBPC): $(BASE_O) $(DRIVER_O) $(POOL_O) $(LEDGER_O) $(WIRE_O) $(BROKER_O)
+$(LIBPC): $(BASE_O) $(OPTIONS_O) $(DRIVER_O) $(POOL_O) $(LEDGER_O) $(WIRE_O) $(BROKER_O)
 	$(call say,AR,$@)
 	@mkdir -p $(@D)
 	$(Q)rm -f $@ && ar rcs $@ $^

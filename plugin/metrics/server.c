@@ -140,7 +140,7 @@ static enum pc_status parse_address(const char *text, union address *out, sockle
 static enum pc_status listen_at(const char *address, int *out, struct pc_error *err)
 {
     union address at;
-    socklen_t length;
+    socklen_t length = 0;
     int one = 1;
     enum pc_status status = parse_address(address, &at, &length, err);
     if (status != PC_OK)

@@ -141,7 +141,7 @@ void pc_node_allocate(void *arg, struct pc_rpc_call *call, const V1beta1__Alloca
         reply.n_container_responses = g.count;
         reply.container_responses = g.response;
         node->stats.allocations++;
-        pc_rpc_reply(call, &reply);
+        pc_rpc_reply(call, &reply.base);
     } else {
         node->stats.allocation_failures++;
         pc_log_warn("node", "Allocate is refused: %s", err.text);
@@ -204,7 +204,7 @@ void pc_node_preferred(void *arg, struct pc_rpc_call *call, const V1beta1__Prefe
         reply.n_container_responses = 1;
         reply.container_responses = list;
     }
-    pc_rpc_reply(call, &reply);
+    pc_rpc_reply(call, &reply.base);
     pc_unit_set_free(&chosen);
     free(text);
     free(ids);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/base/cleanup.h"
 #include "plugin/node/devices.h"
 
 enum { ENVS = 2, MOUNTS = 2, NODES = PC_UNITS_GPUS_MAX + 8, NODE_PATH = 320 };

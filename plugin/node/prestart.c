@@ -141,7 +141,7 @@ static void look(struct pc_node *node, struct pc_prestart *w)
         (bound(grant) || find_owner(node, w, grant)) && !wait_for_holder(node, w, grant) && make_all(node, w, grant);
     if (ready) {
         V1beta1__PreStartContainerResponse reply = V1BETA1__PRE_START_CONTAINER_RESPONSE__INIT;
-        pc_rpc_reply(w->call, &reply);
+        pc_rpc_reply(w->call, &reply.base);
         end(node, w);
     } else if (age(w) > PATIENCE_NS) {
         snprintf(why, sizeof why, "not ready after 25 s: %.220s", w->waits_for);

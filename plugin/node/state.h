@@ -10,6 +10,7 @@
 #ifndef PC_PLUGIN_NODE_STATE_H
 #define PC_PLUGIN_NODE_STATE_H
 
+#include "alloc/base/cleanup.h"
 #include "plugin/daemon/daemon.h"
 #include "plugin/kubelet/device_plugin.h"
 #include "plugin/kubelet/pod_resources.h"
@@ -34,6 +35,7 @@ struct pc_node_grant {
     bool dropping;           /* poolcapd agreed to drop it; it is gone when its list does not have it any more */
     uint64_t cap;            /* wanted, over all its GPUs */
     uint64_t cap_told;       /* what poolcapd has; 0: not known */
+    bool unbound_there;      /* poolcapd has it without the pod: made while the pod was not known */
     bool listed, alone;      /* see cap.h; from pod-resources */
     unsigned missing;        /* pod lists in a row without its pod */
     uint64_t unnamed_ns;     /* since when neither pod-resources nor the checkpoint names it; 0: one does */
