@@ -2,8 +2,8 @@
  * The kubelet's own books of devices, device-plugins/kubelet_internal_checkpoint (facts, kubernetes-apis.md,
  * "Checkpoint file"):
  *
- *   {"Data": {"PodDeviceEntries": [{"PodUID", "ContainerName", "ResourceName", "DeviceIDs": {"<numa node or -1>": [id]},
- *             "AllocResp": base64 of a ContainerAllocateResponse}], "RegisteredDevices": {...}}, "Checksum": number}
+ *   {"Data": {"PodDeviceEntries": [{"PodUID", "ContainerName", "ResourceName", "DeviceIDs": {"<numa node or -1>":
+ * [id]}, "AllocResp": base64 of a ContainerAllocateResponse}], "RegisteredDevices": {...}}, "Checksum": number}
  *
  * Before Kubernetes 1.20 DeviceIDs was the list of ids itself. Entries of pods that are gone stay for a while. It is
  * nobody's interface, so it serves as a hint: what is not understood is left out, never guessed.
@@ -53,7 +53,8 @@ static bool add_ids(struct reading *r, const json_t *ids)
     json_t *id;
     if (!json_is_array(ids))
         return false;
-    json_array_foreach(ids, i, id) {
+    json_array_foreach(ids, i, id)
+    {
         const char *text = json_string_value(id);
         if (!pc_text_ok(text, ID_MAX_BYTES))
             return false;
@@ -70,7 +71,8 @@ static bool add_devices(struct reading *r, json_t *devices)
         return add_ids(r, devices);
     if (!json_is_object(devices))
         return false;
-    json_object_foreach(devices, node, ids) {
+    json_object_foreach(devices, node, ids)
+    {
         if (!add_ids(r, ids))
             return false;
     }
@@ -79,8 +81,7 @@ static bool add_devices(struct reading *r, json_t *devices)
 
 static bool add_mounts(struct reading *r, const uint8_t *bytes, size_t length)
 {
-    V1beta1__ContainerAllocateResponse *answer =
-        v1beta1__container_allocate_response__unpack(NULL, length, bytes);
+    V1beta1__ContainerAllocateResponse *answer = v1beta1__container_allocate_response__unpack(NULL, length, bytes);
     if (answer == NULL)
         return false;
     bool ok = true;

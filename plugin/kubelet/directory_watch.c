@@ -14,7 +14,6 @@
 #define EVENTS (IN_CREATE | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR)
 
 struct pc_directory_watch {
-    struct pc_loop *loop;
     struct pc_watch *watch;
     int fd, wd; /* wd < 0: nothing is watched */
     bool there; /* wd is the directory itself, not an ancestor */
@@ -36,9 +35,9 @@ static void cut_last(char *path)
 }
 
 /*
- * The directory, else the nearest of its ancestors; path is which. inotify gives the same number again for an inode that
- * is watched already, so a number that differs means that the path names another one now. Returns false where none can
- * be watched; errno says why.
+ * The directory, else the nearest of its ancestors; path is which. inotify gives the same number again for an inode
+ * that is watched already, so a number that differs means that the path names another one now. Returns false where none
+ * can be watched; errno says why.
  */
 static bool watch_nearest(struct pc_directory_watch *w, char *path)
 {
@@ -159,12 +158,12 @@ enum pc_status pc_directory_watch_create(struct pc_loop *loop, const char *direc
     struct pc_directory_watch *w = make(directory, name);
     if (w == NULL)
         return pc_error_set(err, PC_ERR_HOST_MEMORY, 0, "no host memory to watch %.200s", directory);
-    w->loop = loop;
     w->look = look;
     w->arg = arg;
     w->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     if (w->fd < 0)
-        status = pc_error_errno(err, errno, "inotify is not to be had (fs.inotify.max_user_instances may be too small)");
+        status =
+            pc_error_errno(err, errno, "inotify is not to be had (fs.inotify.max_user_instances may be too small)");
     if (status == PC_OK)
         status = pc_directory_watch_renew(w, err);
     if (status == PC_OK)

@@ -38,10 +38,11 @@ enum pc_status pc_lock_file_take(const char *path, int *out, struct pc_error *er
         if (errno != EWOULDBLOCK)
             return pc_error_errno(err, errno, "cannot lock %.300s", path);
         read_holder(fd, holder, sizeof holder);
-        return pc_error_set(err, PC_ERR_BUSY, 0,
-                            "another instance runs here, pid %s, and has locked %.300s; stop it first, or give this one "
-                            "a directory of its own",
-                            holder, path);
+        return pc_error_set(
+            err, PC_ERR_BUSY, 0,
+            "another instance runs here, pid %s, and has locked %.300s; stop it first, or give this one "
+            "a directory of its own",
+            holder, path);
     }
     enum pc_status status = write_holder(fd, path, err);
     if (status == PC_OK)

@@ -33,8 +33,7 @@ static enum pc_status refuse(struct pc_error *err, const char *what, size_t pod)
 }
 
 static enum pc_status add_container(struct pc_claims_builder *b, const V1__PodResources *pod, size_t number,
-                                    const V1__ContainerResources *container, const char *resource,
-                                    struct pc_error *err)
+                                    const V1__ContainerResources *container, const char *resource, struct pc_error *err)
 {
     const struct pc_claim who = {
         .pod_namespace = pod->namespace_, .pod_name = pod->name, .pod_uid = "", .container = container->name};
@@ -70,8 +69,8 @@ static enum pc_status add_pod(struct pc_claims_builder *b, const V1__PodResource
     return status;
 }
 
-static enum pc_status fill(struct pc_claims_builder *b, const V1__ListPodResourcesResponse *reply,
-                           const char *resource, struct pc_pod_list *list, struct pc_error *err)
+static enum pc_status fill(struct pc_claims_builder *b, const V1__ListPodResourcesResponse *reply, const char *resource,
+                           struct pc_pod_list *list, struct pc_error *err)
 {
     enum pc_status status = PC_OK;
     for (size_t i = 0; i < reply->n_pod_resources && status == PC_OK; i++)

@@ -1,6 +1,5 @@
 #include "plugin/kubelet/registration.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +15,8 @@ enum {
     REGISTER_MS = 20000,
     STREAM_MS = 10000,
 };
-/* A stream that lived as long was a registration that worked: its end is a new start. One that ends sooner may be
- * refused for what is in it, and would be made and ended without a pause. */
+/* A stream that lived as long was a registration that worked. One that ends sooner is made again at once too, but only
+ * the first time: the kubelet may be refusing what is in it, and the two would go round without a pause. */
 #define STEADY_NS (5ull * 1000000000u)
 
 enum state {
@@ -35,7 +34,6 @@ struct identity {
 };
 
 struct pc_registration {
-    struct pc_loop *loop;
     struct pc_rpc *rpc;
     const struct pc_registration_ops *ops;
     void *arg;
@@ -46,6 +44,7 @@ struct pc_registration {
     struct identity tried; /* all zero: there was none */
     const void *stream;    /* this registration's */
     bool stream_lost;      /* it ended before the kubelet had said yes */
+    bool brief;            /* the last one did not live for STEADY_NS */
     uint64_t since_ns;     /* registered since */
     bool said;             /* so that an outage is one line in the log */
     uint64_t registrations, failures;
@@ -86,6 +85,8 @@ static void succeed(struct pc_registration *r)
     r->state = REGISTERED;
     r->since_ns = pc_loop_now_ns();
     r->said = false;
+    if (!r->brief)
+        r->delay_ms = 0;
     pc_timer_start(r->timer, 0, 0); /* which closes the channel: not here, in its own answer */
     pc_log_debug("kubelet", "registered %s at %s", r->resource, r->socket);
     r->ops->changed(r->arg, true);
@@ -153,17 +154,23 @@ static enum pc_status open_channel(struct pc_registration *r, struct pc_error *e
     return pc_rpc_channel_open(r->rpc, r->socket, &r->channel, err);
 }
 
+/* Nobody is there to register with. The watch is quicker than the timer, which is for file systems that do not tell. */
+static void wait_for_socket(struct pc_registration *r)
+{
+    if (!r->said)
+        pc_log_info("kubelet", "waiting for %s", r->socket);
+    r->said = true;
+    wait_for_next(r);
+}
+
 static void try_now(struct pc_registration *r)
 {
     const char *endpoint = NULL;
     struct pc_error err = {.text = ""};
     r->tried = identify(r);
     enum pc_status status = r->ops->serve(r->arg, &endpoint, &err);
-    if (r->tried.inode == 0) {
-        if (!r->said)
-            pc_log_info("kubelet", "waiting for %s", r->socket);
-        r->said = true;
-        wait_for_next(r); /* the watch is quicker; this is for a file system that does not tell */
+    if (status == PC_ERR_NOT_FOUND || (status == PC_OK && r->tried.inode == 0)) {
+        wait_for_socket(r);
         return;
     }
     if (status == PC_OK)
@@ -212,6 +219,7 @@ void pc_registration_look(struct pc_registration *r)
         return;
     }
     r->delay_ms = 0;
+    r->brief = false;
     leave(r);
 }
 
@@ -233,7 +241,8 @@ void pc_registration_stream_ended(struct pc_registration *r, const void *stream)
         r->stream_lost = true;
     if (r->state != REGISTERED)
         return;
-    if (pc_loop_now_ns() - r->since_ns >= STEADY_NS)
+    r->brief = pc_loop_now_ns() - r->since_ns < STEADY_NS;
+    if (!r->brief)
         r->delay_ms = 0;
     pc_log_debug("kubelet", "the kubelet's stream of %s ended; registering again", r->resource);
     leave(r);
@@ -266,7 +275,6 @@ enum pc_status pc_registration_create(struct pc_loop *loop, struct pc_rpc *rpc, 
         return status;
     }
     snprintf(r->socket, size, "%s%s", directory, name);
-    r->loop = loop;
     r->rpc = rpc;
     r->ops = ops;
     r->arg = arg;

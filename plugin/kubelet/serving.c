@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,8 +163,8 @@ static enum pc_status check(const char *directory, const char *prefix, struct pc
 }
 
 enum pc_status pc_serving_create(struct pc_rpc *rpc, const char *directory, const char *prefix,
-                                 const struct pc_rpc_method *methods, size_t count, void *arg,
-                                 struct pc_serving **out, struct pc_error *err)
+                                 const struct pc_rpc_method *methods, size_t count, void *arg, struct pc_serving **out,
+                                 struct pc_error *err)
 {
     enum pc_status status = check(directory, prefix, err);
     if (status != PC_OK)

@@ -14,8 +14,8 @@ struct pc_serving;
 
 /* methods and arg are the server's, and outlive it. Errors: PC_ERR_INVALID (path too long), PC_ERR_HOST_MEMORY. */
 enum pc_status pc_serving_create(struct pc_rpc *rpc, const char *directory, const char *prefix,
-                                 const struct pc_rpc_method *methods, size_t count, void *arg,
-                                 struct pc_serving **out, struct pc_error *err);
+                                 const struct pc_rpc_method *methods, size_t count, void *arg, struct pc_serving **out,
+                                 struct pc_error *err);
 /*
  * Sees to it that the lock is held and the socket is there; does nothing where both are. Where the socket is gone (the
  * kubelet deletes every socket in its directory when it starts) a server is started anew and the old one is stopped:
