@@ -1,10 +1,11 @@
 /* The kubelet's checkpoint: what it looks like, what it may be instead, and every beginning of it. */
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
 
 #include <fcntl.h>
 #include <stdio.h>
