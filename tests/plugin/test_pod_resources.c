@@ -301,7 +301,7 @@ static void test_lies(void **state)
     assert_int_equal(f->list->claims.claim[0].count, 1);
 }
 
-/* A message of another kind: field 1 is a number where pods should be, and then every beginning of a real one. */
+/* A message of another kind: field 1 is a number where the pods should be. */
 static void test_wrong_message(void **state)
 {
     struct fixture *f = *state;
@@ -315,7 +315,7 @@ static void test_wrong_message(void **state)
     assert_int_equal(list(f), PC_OK); /* the channel has not suffered */
 }
 
-/* The bytes of a whole answer, cut short: as the contents of one field of bytes they would be a whole message. */
+/* Every beginning of a pod, in an answer that is whole otherwise: some are pods themselves, of less. */
 static void test_truncated(void **state)
 {
     struct fixture *f = *state;
@@ -326,7 +326,7 @@ static void test_truncated(void **state)
     assert_true(size < sizeof bytes);
     unsigned refusals = 0;
     for (size_t length = 0; length < size; length++) {
-        /* A message whose only, unknown, field is number 1 with so many bytes: what a cut pod looks like. */
+        /* Sent as an unknown field of another message, so that protobuf-c puts the bytes there as they are. */
         ProtobufCMessageUnknownField field = {.tag = 1, .wire_type = PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED};
         uint8_t data[sizeof bytes + 2];
         size_t head = 0;
