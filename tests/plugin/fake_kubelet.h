@@ -44,6 +44,7 @@ struct fake_kubelet {
 
     /* How it behaves. */
     unsigned refuse;       /* so many of the next Registers are refused */
+    unsigned silent;       /* so many of the next Registers are never answered */
     bool stream_first;     /* ListAndWatch is opened before Register is answered */
     unsigned no_stream;    /* so many of the next registrations get no ListAndWatch */
     unsigned drop_streams; /* so many of the next streams are ended at their first list */
