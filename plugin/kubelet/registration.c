@@ -42,8 +42,7 @@ struct pc_registration {
     uint64_t delay_ms; /* before the next try */
     struct pc_rpc_channel *channel;
     struct identity tried; /* all zero: there was none */
-    const void *stream;    /* this registration's */
-    bool stream_lost;      /* it ended before the kubelet had said yes */
+    const void *stream;    /* this registration's; NULL: not open, or none is waited for */
     bool brief;            /* the last one did not live for STEADY_NS */
     uint64_t since_ns;     /* registered since */
     bool said;             /* so that an outage is one line in the log */
@@ -107,8 +106,6 @@ static void on_answer(void *arg, enum pc_status status, const ProtobufCMessage *
     r->registrations++;
     if (r->stream != NULL) {
         succeed(r);
-    } else if (r->stream_lost) {
-        fail(r, "the kubelet ended its stream at once");
     } else {
         r->state = AWAITING;
         pc_timer_start(r->timer, STREAM_MS, 0);
@@ -126,7 +123,6 @@ static void ask(struct pc_registration *r, const char *endpoint)
     request.resource_name = r->resource;
     request.options = &options;
     r->stream = NULL;
-    r->stream_lost = false;
     r->state = ASKING;
     pc_rpc_call(r->channel, "/v1beta1.Registration/Register", &request.base, &v1beta1__empty__descriptor, REGISTER_MS,
                 on_answer, r);
@@ -237,10 +233,10 @@ void pc_registration_stream_ended(struct pc_registration *r, const void *stream)
     if (r->stream != stream)
         return;
     r->stream = NULL;
-    if (r->state == ASKING)
-        r->stream_lost = true;
-    if (r->state != REGISTERED)
+    if (r->state == ASKING) {
+        fail(r, "the kubelet ended its stream at once");
         return;
+    }
     r->brief = pc_loop_now_ns() - r->since_ns < STEADY_NS;
     if (!r->brief)
         r->delay_ms = 0;

@@ -16,7 +16,8 @@ FUZZ_CFLAGS := -std=gnu11 -g -O1 -pthread -D_GNU_SOURCE -DPOOLCAP_VERSION='"$(VE
                -MMD -MP $(FUZZ_SAN)
 
 FUZZ_SRC := $(call src,alloc/base alloc/driver alloc/pool alloc/ledger proto) \
-            $(filter-out %/main.c %/poolcapctl.c,$(call src,alloc/broker))
+            $(filter-out %/main.c %/poolcapctl.c,$(call src,alloc/broker)) \
+            $(addprefix plugin/kubelet/,base64.c checkpoint.c claims.c text.c)
 FUZZ_GEN_C := $(patsubst proto/%.proto,$(FO)/gen/proto/%.pb-c.c,$(PROTOS))
 FUZZ_O := $(patsubst %.c,$(FO)/%.o,$(FUZZ_SRC)) $(FUZZ_GEN_C:.c=.o)
 FUZZ_HARNESS := $(patsubst tests/fuzz/%.c,$(FO)/bin/%,$(wildcard tests/fuzz/$(or $(FUZZ_ONLY),fuzz_*).c))
@@ -42,7 +43,7 @@ $(FO)/libpc.a: $(FUZZ_O)
 $(FO)/bin/%: $(FO)/tests/fuzz/%.o $(FO)/libpc.a
 	$(call say,LINK,$@)
 	@mkdir -p $(@D)
-	$(Q)$(FUZZ_CC) $(FUZZ_SAN) -fsanitize=fuzzer -pthread -o $@ $^ -lprotobuf-c -lyaml -ldl -lm
+	$(Q)$(FUZZ_CC) $(FUZZ_SAN) -fsanitize=fuzzer -pthread -o $@ $^ -lprotobuf-c -lyaml -ljansson -ldl -lm
 
 fuzz: $(FUZZ_HARNESS) ## Run each fuzzer for FUZZ_SECONDS (10)
 	$(Q)tests/fuzz/run-fuzz $(FO) $(FUZZ_SECONDS) $(FUZZ_HARNESS)

@@ -396,6 +396,18 @@ static void test_streams_end_at_once(void **state)
     assert_int_equal(f->kubelet->at_once, 1);
 }
 
+/* The same with the end on its way while the kubelet's yes is. */
+static void test_stream_ends_before_answer(void **state)
+{
+    struct fixture *f = *state;
+    start_kubelet(f);
+    f->kubelet->stream_first = true;
+    f->kubelet->drop_streams = 2;
+    start_plugin(f);
+    fake_wait(f->loop, all_dropped, f, "a registration that stays");
+    assert_int_equal(f->kubelet->registers, 3);
+}
+
 static void test_no_stream(void **state)
 {
     struct fixture *f = *state;
@@ -967,6 +979,7 @@ int main(void)
         TEST(test_new_socket_ends_back_off),
         TEST(test_stream_ends),
         TEST(test_streams_end_at_once),
+        TEST(test_stream_ends_before_answer),
         TEST(test_no_stream),
         TEST(test_new_socket_while_registering),
         TEST(test_two_streams),
