@@ -20,7 +20,9 @@ struct pc_device_plugin;
 
 /*
  * Called for each call of the kubelet's. ids are checked to be there and to be text (no NUL, UTF-8); whether they are
- * the owner's is the owner's to say. The owner answers with pc_rpc_reply / pc_rpc_fail, at once or later.
+ * the owner's is the owner's to say. The owner answers with pc_rpc_reply / pc_rpc_fail: preferred and allocate before
+ * they return (nobody tells them that the kubelet is gone), pre_start at once or later, but not after pre_start_gone.
+ * The context of a call (pc_rpc_call_set_context) is the owner's. None of these may stop the plugin.
  */
 struct pc_device_ops {
     /* The whole list, as it is now; filled in by the owner, who keeps it until the next call of this or the end. */
@@ -29,7 +31,9 @@ struct pc_device_ops {
     void (*allocate)(void *arg, struct pc_rpc_call *call, const V1beta1__AllocateRequest *request);
     void (*pre_start)(void *arg, struct pc_rpc_call *call, char *const *ids, size_t count);
     void (*pre_start_gone)(void *arg, struct pc_rpc_call *call); /* the kubelet waits for it no longer */
-    void (*registered)(void *arg, bool registered);              /* for readiness; with true after every registration */
+    /* For readiness. True after every registration: the kubelet said yes and has our stream open. False when that
+     * stream ends or kubelet.sock was made anew. Not called by pc_device_plugin_stop. */
+    void (*registered)(void *arg, bool registered);
 };
 
 struct pc_device_plugin_config {
@@ -39,22 +43,27 @@ struct pc_device_plugin_config {
 };
 
 /*
- * Takes the lock file <directory>/<prefix>.lock (PC_ERR_BUSY names the live instance's pid), begins to watch the
- * directory, serves, and registers as soon as there is a kubelet.sock. Serves before it registers, always.
+ * Takes the lock file <directory>/<prefix>.lock (PC_ERR_BUSY names the live instance's pid), removes sockets that an
+ * earlier life of ours left there, begins to watch the directory, serves, and registers as soon as there is a
+ * kubelet.sock. Serves before it registers, always. A directory that is not there is waited for, also later.
  * The kubelet deletes every socket in the directory when it starts: ours is made again before registering.
  * A registration that fails is tried again after 100 ms, doubling to 5 s, and at once when kubelet.sock is made anew.
+ * So is one whose stream ends, which begins with no wait, unless the one before ended within 5 s too.
+ * Texts of config are copied; ops and arg outlive the plugin.
+ * Errors: PC_ERR_INVALID (path relative or too long), PC_ERR_BUSY, PC_ERR_IO, PC_ERR_HOST_MEMORY.
  */
 enum pc_status pc_device_plugin_start(struct pc_loop *loop, struct pc_rpc *rpc,
                                       const struct pc_device_plugin_config *config, const struct pc_device_ops *ops,
                                       void *arg, struct pc_device_plugin **out, struct pc_error *err);
 /* The list changed: sent to every stream, at once. */
 void pc_device_plugin_changed(struct pc_device_plugin *plugin);
-/* Ends the streams and the server; the kubelet sees the devices as gone. NULL is allowed. */
+/* Ends the streams and the server; the kubelet sees the devices as gone. pre_start_gone is called for each call that
+ * is not answered, before this returns. NULL is allowed. */
 void pc_device_plugin_stop(struct pc_device_plugin *plugin);
 
 struct pc_device_plugin_stats {
     uint64_t registrations, registration_failures, lists_sent;
-    bool registered; /* a ListAndWatch stream is open */
+    bool registered; /* as registered was last called */
 };
 void pc_device_plugin_read(const struct pc_device_plugin *plugin, struct pc_device_plugin_stats *out);
 

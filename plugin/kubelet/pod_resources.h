@@ -21,8 +21,8 @@ struct pc_claim {
     const char *container;
     const char *const *ids; /* sorted (strcmp) */
     size_t count;
-    /* From the checkpoint: the container path or host path of each mount of the answer that Allocate once gave
-     * (its cached ContainerAllocateResponse); tells which grant this container has. */
+    /* From the checkpoint: the host path of each mount of the answer that Allocate once gave (its cached
+     * ContainerAllocateResponse), in its order; tells which grant this container has. */
     const char *const *mount_host_paths;
     size_t mounts;
 };
@@ -53,8 +53,9 @@ void pc_pod_list_free(struct pc_pod_list *list); /* NULL is allowed */
 
 /*
  * Reads kubelet_internal_checkpoint (JSON; jansson). Tolerant: unknown keys are skipped, entries that make no sense are
- * left out and counted in *skipped. The checksum is verified where it can be (see the .c for what is known of it); a
- * file that fails it is PC_ERR_PROTOCOL. Errors: PC_ERR_NOT_FOUND, PC_ERR_IO, PC_ERR_PROTOCOL, PC_ERR_HOST_MEMORY.
+ * left out and counted in *skipped. The checksum must be there and is not verified (the .c says why); a file without
+ * the structure of a checkpoint is PC_ERR_PROTOCOL. Errors: PC_ERR_NOT_FOUND, PC_ERR_IO, PC_ERR_PROTOCOL,
+ * PC_ERR_HOST_MEMORY.
  */
 enum pc_status pc_checkpoint_read(const char *path, const char *resource, struct pc_claims **out, size_t *skipped,
                                   struct pc_error *err);
