@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "alloc/base/cleanup.h"
+#include "alloc/base/log.h"
 #include "plugin/kubelet/directory_watch.h"
 #include "plugin/kubelet/registration.h"
 #include "plugin/kubelet/serving.h"
@@ -154,9 +155,10 @@ static const struct pc_rpc_method methods[] = {
 static enum pc_status serve(void *arg, const char **endpoint, struct pc_error *err)
 {
     struct pc_device_plugin *p = arg;
-    enum pc_status status = pc_directory_watch_renew(p->watch, err);
-    if (status == PC_OK)
-        status = pc_serving_renew(p->serving, err);
+    struct pc_error unwatched;
+    if (pc_directory_watch_renew(p->watch, &unwatched) != PC_OK)
+        pc_log_debug("kubelet", "%s", unwatched.text); /* the back-off's timer looks too, later */
+    enum pc_status status = pc_serving_renew(p->serving, err);
     if (status == PC_OK)
         *endpoint = pc_serving_endpoint(p->serving);
     return status;
