@@ -41,9 +41,11 @@ static void end_dropped(struct pc_broker *b)
     pc_list_each (grant, &b->grants, link) {
         if (!grant->dropping || !pc_grant_ended(grant))
             continue;
-        pc_log_info("grant", "%s ended", grant->name);
-        pc_admin_grant_ended(b, grant->name);
+        char name[PC_NAME_MAX];
+        memcpy(name, grant->name, sizeof name);
+        pc_log_info("grant", "%s ended", name);
         pc_grant_free(grant);
+        pc_admin_grant_ended(b, name); /* whoever waits finds the directory gone, too */
     }
 }
 
