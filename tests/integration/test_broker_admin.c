@@ -229,8 +229,7 @@ static void test_64_tenants(void **state)
     static struct actor actors[TENANTS * 2];
     size_t used = 0;
     for (int i = 0; i < TENANTS * 2; i++)
-        used +=
-            (size_t)snprintf(yaml + used, sizeof yaml - used, "- name: t%d\n  gpu: %d\n  memory: 96Mi\n", i, i % 2);
+        used += (size_t)snprintf(yaml + used, sizeof yaml - used, "- name: t%d\n  gpu: %d\n  memory: 96Mi\n", i, i % 2);
     daemon_begin(yaml);
     for (int i = 0; i < TENANTS * 2; i++) {
         char name[16];
