@@ -462,6 +462,38 @@ static void test_two_streams(void **state)
     assert_int_equal(f->kubelet->registers, 3);
 }
 
+static bool both_registered(void *arg)
+{
+    struct fixture *f = arg;
+    return f->said_yes == 2 && f->kubelet->endpoints == 2 && is_registered(f);
+}
+
+static bool third_registered(void *arg)
+{
+    struct fixture *f = arg;
+    return f->kubelet->endpoints == 3 && is_registered(f);
+}
+
+/* An older instance under another name ends after we have registered: the kubelet then hangs up on us. */
+static void test_overlap_trap(void **state)
+{
+    struct fixture *f = *state;
+    struct pc_device_plugin *older;
+    const struct pc_device_plugin_config config = {
+        .directory = f->directory, .socket_prefix = "older", .resource = RESOURCE};
+    start_kubelet(f);
+    assert_int_equal(pc_device_plugin_start(f->loop, f->rpc, &config, &ops, f, &older, NULL), PC_OK);
+    fake_wait(f->loop, is_registered, f, "the older instance");
+    start_plugin(f);
+    fake_wait(f->loop, both_registered, f, "the second instance");
+    assert_true(f->kubelet->endpoint[0].stream_open);
+    pc_device_plugin_stop(older);
+    fake_wait(f->loop, third_registered, f, "a registration after the trap");
+    assert_false(f->kubelet->endpoint[1].stream_open);
+    assert_string_equal(f->kubelet->endpoint[2].name, f->kubelet->endpoint[1].name);
+    assert_int_equal(f->said_no, 1);
+}
+
 /* Only our socket was deleted, as by a clean-up: it is made again when the next registration needs it. */
 static void test_own_socket_deleted(void **state)
 {
@@ -912,6 +944,7 @@ int main(void)
         TEST(test_streams_end_at_once),
         TEST(test_no_stream),
         TEST(test_two_streams),
+        TEST(test_overlap_trap),
         TEST(test_own_socket_deleted),
         TEST(test_stop),
         TEST(test_changed),
