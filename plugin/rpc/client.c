@@ -118,15 +118,22 @@ static void tell(struct client_call *call, enum pc_status status, const Protobuf
     call->answer(call->arg, status, reply, err);
 }
 
+/* Core refuses an answer over the limit with the same code that a server's rate limit has. */
+static bool over_limit(const struct pc_error *err)
+{
+    return strstr(err->text, "larger than max") != NULL;
+}
+
 /* gRPC's codes, by what they mean to us: nobody there, not such an answer, or the server's own no. */
-static enum pc_status meaning(grpc_status_code code)
+static enum pc_status meaning(grpc_status_code code, const struct pc_error *err)
 {
     switch (code) {
     case GRPC_STATUS_CANCELLED:
     case GRPC_STATUS_DEADLINE_EXCEEDED:
     case GRPC_STATUS_UNAVAILABLE:
         return PC_ERR_UNREACHABLE;
-    case GRPC_STATUS_RESOURCE_EXHAUSTED: /* core's own, for an answer over the limit */
+    case GRPC_STATUS_RESOURCE_EXHAUSTED:
+        return over_limit(err) ? PC_ERR_PROTOCOL : PC_ERR_DENIED;
     case GRPC_STATUS_INTERNAL:
         return PC_ERR_PROTOCOL;
     default:
@@ -137,8 +144,9 @@ static enum pc_status meaning(grpc_status_code code)
 static void tell_failure(struct client_call *call)
 {
     struct pc_error err;
-    pc_error_set(&err, meaning(call->code), (int)call->code, "%.*s", (int)GRPC_SLICE_LENGTH(call->details),
+    pc_error_set(&err, PC_ERR_DENIED, (int)call->code, "%.*s", (int)GRPC_SLICE_LENGTH(call->details),
                  (const char *)GRPC_SLICE_START_PTR(call->details));
+    err.status = meaning(call->code, &err);
     tell(call, err.status, NULL, &err);
 }
 

@@ -43,6 +43,7 @@ static void *take_completions(void *arg)
         if (event.type == GRPC_QUEUE_SHUTDOWN)
             return NULL;
         struct pc_rpc_tag *tag = event.tag;
+        (void)__atomic_load_n(&tag->armed, __ATOMIC_ACQUIRE);
         tag->ok = event.success != 0;
         put(rpc, tag);
     }
@@ -97,6 +98,7 @@ void *pc_rpc_tag(struct pc_rpc *rpc, struct pc_rpc_tag *tag, void (*done)(void *
     tag->done = done;
     tag->owner = owner;
     rpc->pending++;
+    __atomic_store_n(&tag->armed, 1, __ATOMIC_RELEASE);
     return tag;
 }
 

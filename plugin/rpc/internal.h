@@ -27,6 +27,7 @@ struct pc_rpc_tag {
     void (*done)(void *owner, bool ok);
     void *owner;
     bool ok;
+    unsigned armed; /* the hand-over to gRPC's thread, for the thread sanitizer, which cannot see core's own locks */
 };
 
 /* ---- core.c ---- */

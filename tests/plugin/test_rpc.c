@@ -277,8 +277,10 @@ static void test_too_large(void **state)
     PUMP(f, f->answers == 1);
     assert_int_equal(f->status, PC_ERR_PROTOCOL);
     id[PC_RPC_MESSAGE_MAX / 2] = '\0';
-    call(f, id);
-    PUMP(f, f->answers == 2);
+    for (unsigned tries = 1; f->status != PC_OK && tries < 200; tries++) { /* core may have to connect again */
+        call(f, id);
+        PUMP(f, f->answers == tries + 1);
+    }
     assert_int_equal(f->status, PC_OK);
     free(id);
 }
