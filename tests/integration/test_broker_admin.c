@@ -229,8 +229,7 @@ static void test_64_tenants(void **state)
     static struct actor actors[TENANTS * 2];
     size_t used = 0;
     for (int i = 0; i < TENANTS * 2; i++)
-        used +=
-            (size_t)snprintf(yaml + used, sizeof yaml - used, "- name: t%d\n  gpu: %d\n  memory: 96Mi\n", i, i % 2);
+        used += (size_t)snprintf(yaml + used, sizeof yaml - used, "- name: t%d\n  gpu: %d\n  memory: 96Mi\n", i, i % 2);
     daemon_begin(yaml);
     for (int i = 0; i < TENANTS * 2; i++) {
         char name[16];
@@ -241,6 +240,9 @@ static void test_64_tenants(void **state)
         assert_ok(&actors[i], "reserve 0 %llu", 32 * PC_MIB);
         assert_true(daemon_figures(name).charged == 96 * PC_MIB); /* the list comes in pages */
     }
+    /* The actors' contexts are on the GPU of their grant: all on one, they would not fit. */
+    assert_int_equal(daemon_card_used(0), (TENANTS + 1) * CONTEXT);
+    assert_int_equal(daemon_card_used(1), (TENANTS + 1) * CONTEXT);
     printf("poolcapd with %d tenants: %llu KiB anonymous\n", TENANTS * 2, (unsigned long long)anonymous_kib());
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     assert_true(anonymous_kib() < 16 * 1024);
