@@ -96,8 +96,8 @@ struct pc_books_large {
 };
 
 /*
- * Opens DIRECTORY/books (one of the version before is brought to this one), or makes it, and writes this process and the next epoch into it. The caller holds the lock of the
- * run directory. Errors: PC_ERR_IO.
+ * Opens DIRECTORY/books (one of the version before is brought to this one), or makes it, and writes this process and
+ * the next epoch into it. The caller holds the lock of the run directory. Errors: PC_ERR_IO.
  */
 enum pc_status pc_books_open(const char *directory, struct pc_books **out, struct pc_error *err);
 void pc_books_close(struct pc_books *books); /* unmaps; the file stays. NULL is allowed */

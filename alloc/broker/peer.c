@@ -22,8 +22,8 @@ static int open_pidfd(pid_t pid)
 }
 
 /*
- * What stands behind the program's name in /proc/PID/stat: " S 1 ...". The name is in brackets and may hold anything, so
- * it is looked for from its end. NULL: there is no such process.
+ * What stands behind the program's name in /proc/PID/stat: " S 1 ...". The name is in brackets and may hold anything,
+ * so it is looked for from its end. NULL: there is no such process.
  */
 static const char *read_stat(pid_t pid, char *text, size_t size)
 {

@@ -210,8 +210,7 @@ enum pc_status pc_share_resize(struct pc_share *share, uint64_t granted, uint64_
     uint64_t shared = smaller(share->shared, granted);
     uint64_t alone = granted - shared, before = share->granted - share->shared;
     uint64_t fell = before > alone ? before - alone : 0;
-    if (!pc_add(sums.promise, alone + hand_on(share, fell, false), &sums.promise) ||
-        !pc_add(sums.cap, cap, &sums.cap))
+    if (!pc_add(sums.promise, alone + hand_on(share, fell, false), &sums.promise) || !pc_add(sums.cap, cap, &sums.cap))
         return pc_error_set(err, PC_ERR_INVALID, 0, "the tenant's grants together are over 2^64 bytes");
     enum pc_status status = resize(tenant, sums, granted < share->granted, err);
     if (status == PC_OK)
