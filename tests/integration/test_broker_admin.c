@@ -114,7 +114,21 @@ static void test_make(void **state)
     assert_int_equal(daemon_make("made", "", "0", 256 * PC_MIB, 0, text), PC_OK);
     assert_non_null(strstr(text, "grants/made/poolcap.sock"));
     assert_int_equal(daemon_figures("made").cap, 256 * PC_MIB);
-    assert_int_equal(daemon_make("made", "", "0", 256 * PC_MIB, 0, text), PC_ERR_EXISTS);
+    /* The plugin repeats itself: what is there already is made; anything else of that name is not. */
+    assert_int_equal(daemon_make("made", "made", "0", 256 * PC_MIB, 256 * PC_MIB, text), PC_OK);
+    assert_non_null(strstr(text, "grants/made/poolcap.sock"));
+    assert_int_equal(daemon_make("made", "", "0", 288 * PC_MIB, 0, text), PC_ERR_EXISTS);
+    assert_non_null(strstr(text, "with another amount of memory"));
+    assert_int_equal(daemon_make("made", "", "0", 256 * PC_MIB, 192 * PC_MIB, text), PC_ERR_EXISTS);
+    assert_non_null(strstr(text, "with another cap"));
+    assert_int_equal(daemon_make("made", "", "1", 256 * PC_MIB, 0, text), PC_ERR_EXISTS);
+    assert_non_null(strstr(text, "with another GPU"));
+    assert_int_equal(daemon_make("made", "t", "0", 256 * PC_MIB, 0, text), PC_ERR_EXISTS);
+    assert_non_null(strstr(text, "with another tenant"));
+    struct daemon_want bound = {.name = "made", .pod_uid = "1-2", .granted = 256 * PC_MIB};
+    assert_int_equal(daemon_make_with(&bound, text), PC_ERR_EXISTS);
+    assert_non_null(strstr(text, "with another pod"));
+    assert_int_equal(daemon_figures("made").cap, 256 * PC_MIB);
     assert_int_equal(daemon_make("../made", "", "0", 256 * PC_MIB, 0, text), PC_ERR_INVALID);
     assert_int_equal(daemon_make("", "", "0", 256 * PC_MIB, 0, text), PC_ERR_INVALID);
     assert_int_equal(daemon_make("b", "no/name", "0", 256 * PC_MIB, 0, text), PC_ERR_INVALID);
