@@ -239,7 +239,7 @@ static void do_drop(struct admin *admin, const Poolcap__AdminRequest *request)
 void pc_admin_grant_ended(struct pc_broker *b, const char *name)
 {
     struct admin *admin;
-    pc_list_each (admin, &b->admins, link) {
+    pc_list_each(admin, &b->admins, link) {
         if (strcmp(admin->waits_for, name) != 0)
             continue;
         admin->waits_for[0] = '\0';
@@ -333,7 +333,7 @@ enum pc_status pc_admin_open(struct pc_broker *b, struct pc_error *err)
 void pc_admin_close(struct pc_broker *b)
 {
     struct admin *admin;
-    pc_list_each (admin, &b->admins, link)
+    pc_list_each(admin, &b->admins, link)
         close_admin(admin);
     pc_watch_remove(b->admin_watch);
     if (b->admin_fd >= 0)

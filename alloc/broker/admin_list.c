@@ -38,7 +38,7 @@ static uint64_t pool_reserved(const struct pc_gpu *gpu)
     const struct pc_tenant *tenant;
     struct pc_ledger_tenant_view view;
     uint64_t sum = 0;
-    pc_list_each (tenant, &gpu->broker->tenants, link) {
+    pc_list_each(tenant, &gpu->broker->tenants, link) {
         if (tenant->gpu != gpu)
             continue;
         pc_ledger_tenant_read(tenant->ledger, &view);
@@ -81,7 +81,7 @@ static uint64_t outside(const struct pc_grant *grant, unsigned share)
 {
     const struct pc_session *session;
     uint64_t sum = 0;
-    pc_list_each (session, &grant->sessions, link)
+    pc_list_each(session, &grant->sessions, link)
         if (session->seat[share] != NULL)
             sum += session->seat[share]->outside;
     return sum;
@@ -137,7 +137,7 @@ static void add_grant(struct pc_admin_list *list, const struct pc_grant *grant)
 static const struct pc_grant *next_grant(struct pc_broker *b, const char *after)
 {
     const struct pc_grant *grant, *best = NULL;
-    pc_list_each (grant, &b->grants, link)
+    pc_list_each(grant, &b->grants, link)
         if (strcmp(grant->name, after) > 0 && (best == NULL || strcmp(grant->name, best->name) < 0))
             best = grant;
     return best;

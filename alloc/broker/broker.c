@@ -38,7 +38,7 @@ static void check_books(struct pc_broker *b)
 static void end_dropped(struct pc_broker *b)
 {
     struct pc_grant *grant;
-    pc_list_each (grant, &b->grants, link) {
+    pc_list_each(grant, &b->grants, link) {
         if (!grant->dropping || !pc_grant_ended(grant))
             continue;
         char name[PC_NAME_MAX];
@@ -53,7 +53,7 @@ static void settle(struct pc_broker *b)
 {
     struct pc_tenant *tenant;
     pc_death_sweep(b);
-    pc_list_each (tenant, &b->tenants, link) {
+    pc_list_each(tenant, &b->tenants, link) {
         if (tenant->outlived) { /* pools that nobody uses are all that keeps it up */
             pc_evict_unused(tenant);
             pc_tenant_settle(tenant);
@@ -307,7 +307,7 @@ enum pc_status pc_broker_start(struct pc_broker *b, struct pc_error *err)
 static void say_away(struct pc_broker *b)
 {
     struct pc_grant *grant;
-    pc_list_each (grant, &b->grants, link)
+    pc_list_each(grant, &b->grants, link)
         if (grant->page != NULL)
             pc_page_set_alive(grant->page, false);
 }

@@ -36,9 +36,9 @@ struct pc_config {
     char run_directory[PC_PATH_MAX]; /* default /run/poolcap: admin.sock, books, grants/NAME/poolcap.sock */
     char cuda_library[PC_PATH_MAX];  /* empty: the standard places */
     char nvml_library[PC_PATH_MAX];
-    uint64_t reserve;                /* bytes kept back on each GPU */
+    uint64_t reserve; /* bytes kept back on each GPU */
     enum pc_log_level log_level;
-    bool simulated;                  /* the simulated driver is meant: without it, poolcapd refuses to run on one */
+    bool simulated; /* the simulated driver is meant: without it, poolcapd refuses to run on one */
     unsigned grants;
     struct pc_config_grant *grant;
 };

@@ -271,7 +271,7 @@ void pc_grant_free(struct pc_grant *grant)
 struct pc_grant *pc_grant_find(struct pc_broker *b, const char *name)
 {
     struct pc_grant *grant;
-    pc_list_each (grant, &b->grants, link)
+    pc_list_each(grant, &b->grants, link)
         if (strcmp(grant->name, name) == 0)
             return grant;
     return NULL;

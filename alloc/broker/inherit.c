@@ -53,10 +53,10 @@ static struct pc_share *first_after(struct pc_broker *b, const struct pc_books_g
 {
     struct pc_tenant *tenant;
     struct pc_share *share;
-    pc_list_each (tenant, &b->tenants, link) {
+    pc_list_each(tenant, &b->tenants, link) {
         if (strcmp(tenant->name, record->tenant) != 0 || strcmp(tenant->gpu->info.uuid, uuid) != 0)
             continue;
-        pc_list_each (share, &tenant->shares, link)
+        pc_list_each(share, &tenant->shares, link)
             if (share->record->order > record->order)
                 return share;
     }
@@ -101,7 +101,7 @@ static struct pc_session *session_for(struct pc_grant *grant, unsigned index, co
     struct pc_session *session;
     struct pc_peer peer = {.pid = (pid_t)record->pid, .starttime = record->starttime};
     struct pc_error err;
-    pc_list_each (session, &grant->sessions, link)
+    pc_list_each(session, &grant->sessions, link)
         if (pc_peer_same(&session->peer, &peer) && session->seat[index] == NULL)
             return session;
     pc_peer_of_pid((pid_t)record->pid, record->starttime, &peer);
@@ -126,7 +126,7 @@ static void adopt_seat(struct pc_broker *b, struct pc_books_seat *record)
 static struct pc_seat *find_seat(const struct pc_tenant *tenant, uint64_t pid, uint64_t starttime, const char *grant)
 {
     struct pc_seat *seat;
-    pc_list_each (seat, &tenant->seats, link)
+    pc_list_each(seat, &tenant->seats, link)
         if ((uint64_t)seat->pid == pid && seat->starttime == starttime &&
             (grant == NULL || strcmp(seat->record->grant, grant) == 0))
             return seat;
@@ -158,7 +158,7 @@ static void adopt_generation(struct pc_broker *b, struct pc_books_generation *re
     struct pc_tenant *tenant;
     struct pc_generation *generation;
     struct pc_error err = {.text = "its tenant is not kept"};
-    pc_list_each (tenant, &b->tenants, link) {
+    pc_list_each(tenant, &b->tenants, link) {
         if (strcmp(tenant->name, record->tenant) != 0 || strcmp(tenant->gpu->info.uuid, record->gpu) != 0)
             continue;
         if (pc_generation_adopt(tenant, record, &generation, &err) == PC_OK)
@@ -172,7 +172,7 @@ static void adopt_import(struct pc_broker *b, struct pc_books_import *record)
 {
     struct pc_tenant *tenant;
     struct pc_error err;
-    pc_list_each (tenant, &b->tenants, link) {
+    pc_list_each(tenant, &b->tenants, link) {
         struct pc_generation *generation = pc_generation_find(tenant, record->generation);
         struct pc_seat *seat = generation != NULL ? find_seat(tenant, record->pid, record->starttime, NULL) : NULL;
         if (generation == NULL)
@@ -189,9 +189,9 @@ static void adopt_import(struct pc_broker *b, struct pc_books_import *record)
 static void end_unimported(struct pc_broker *b)
 {
     struct pc_tenant *tenant;
-    pc_list_each (tenant, &b->tenants, link) {
+    pc_list_each(tenant, &b->tenants, link) {
         struct pc_generation *generation;
-        pc_list_each (generation, &tenant->generations, link)
+        pc_list_each(generation, &tenant->generations, link)
             pc_evict_importers_changed(generation);
     }
 }

@@ -9,7 +9,7 @@
 static struct pc_tenant *find(const struct pc_gpu *gpu, const char *name)
 {
     struct pc_tenant *tenant;
-    pc_list_each (tenant, &gpu->broker->tenants, link)
+    pc_list_each(tenant, &gpu->broker->tenants, link)
         if (tenant->gpu == gpu && strcmp(tenant->name, name) == 0)
             return tenant;
     return NULL;
@@ -29,7 +29,7 @@ static struct sums add_up(const struct pc_tenant *tenant, const struct pc_share 
 {
     const struct pc_share *share;
     struct sums sums = {0};
-    pc_list_each (share, &tenant->shares, link) {
+    pc_list_each(share, &tenant->shares, link) {
         if (share == skip)
             continue;
         sums.promise += share->granted - share->shared;
@@ -237,7 +237,7 @@ bool pc_tenant_idle(const struct pc_tenant *tenant)
 void pc_tenant_publish(struct pc_tenant *tenant)
 {
     struct pc_share *share;
-    pc_list_each (share, &tenant->shares, link) {
+    pc_list_each(share, &tenant->shares, link) {
         struct pc_ledger_grant_view view;
         pc_ledger_grant_read(share->ledger, &view);
         struct pc_page_figures figures = {
@@ -254,7 +254,7 @@ void pc_tenant_set_wanted(struct pc_tenant *tenant, uint64_t bytes)
     if (mib == tenant->wanted)
         return;
     tenant->wanted = mib;
-    pc_list_each (share, &tenant->shares, link)
+    pc_list_each(share, &tenant->shares, link)
         if (share->page != NULL)
             pc_page_set_wanted(share->page, share->index, mib);
 }
