@@ -53,9 +53,14 @@ static void settle(struct pc_broker *b)
 {
     struct pc_tenant *tenant;
     pc_death_sweep(b);
-    pc_list_each(tenant, &b->tenants, link)
+    pc_list_each(tenant, &b->tenants, link) {
+        if (tenant->outlived) { /* pools that nobody uses are all that keeps it up */
+            pc_evict_unused(tenant);
+            pc_tenant_settle(tenant);
+        }
         if (!pc_list_empty(&tenant->wants))
             pc_want_retry(tenant);
+    }
     end_dropped(b);
     check_books(b);
 }

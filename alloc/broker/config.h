@@ -19,6 +19,7 @@ struct pc_config_share {
     char gpu[PC_GPU_REF_MAX]; /* UUID or ordinal, as written */
     uint64_t granted;         /* bytes; a multiple of 32 MiB */
     uint64_t cap;             /* bytes; <= granted */
+    uint64_t shared;          /* bytes of granted that earlier grants of the tenant hold: see tenant.h; 0 in a file */
 };
 
 struct pc_config_grant {

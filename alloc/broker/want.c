@@ -22,6 +22,7 @@ struct pc_want {
     struct pc_tenant *tenant;
     enum pc_want_kind kind;
     uint64_t bytes;
+    uint64_t arrived_ns;
     pc_want_fn done; /* NULL: answered, or nobody waits */
     void *arg;
     struct pc_timer *timer;
@@ -46,8 +47,16 @@ static void free_want(struct pc_want *want)
     free(want);
 }
 
+/* What the driver need not be asked for would only hide what the others wait for. */
+static void take_time(const struct pc_want *want)
+{
+    if (want->kind == PC_WANT_POOLED || want->kind == PC_WANT_LARGE)
+        pc_latency_add(&want->tenant->gpu->latency, pc_loop_now_ns() - want->arrived_ns);
+}
+
 static enum outcome succeed(struct pc_want *want, const struct pc_want_result *result)
 {
+    take_time(want);
     pc_want_fn done = want->done;
     void *arg = want->arg;
     pc_tenant_publish(want->tenant);
@@ -58,6 +67,7 @@ static enum outcome succeed(struct pc_want *want, const struct pc_want_result *r
 
 static void fail(struct pc_want *want)
 {
+    take_time(want);
     struct pc_error err = want->err;
     struct pc_want_result result = {.status = err.status, .err = &err, .pool_fd = -1, .memory_fd = -1};
     pc_want_fn done = want->done;
@@ -526,6 +536,7 @@ enum pc_status pc_want_start(struct pc_seat *seat, enum pc_want_kind kind, uint6
     want->tenant = tenant;
     want->kind = kind;
     want->bytes = bytes;
+    want->arrived_ns = pc_loop_now_ns();
     want->done = done;
     want->arg = arg;
     pc_list_append(&tenant->wants, &want->link);
