@@ -387,7 +387,7 @@ static void test_drop_if_unused(void **state)
     actor_end(&a);
     if (!make_cgroup(uid, cgroup)) {
         assert_int_equal(daemon_drop_unused("b", text), PC_OK);
-        print_message("no cgroup can be made here: a pod's processes are not tested\n");
+        print_message("skipped: no cgroup can be made here: a pod's processes are not looked for\n");
         skip();
     }
     pid_t pid = start_in(cgroup);
