@@ -149,11 +149,13 @@ $(O)/sim/libnvidia-ml.so.1: $(call obj,$(filter-out %cuda.c,$(call src,tests/sim
 
 # program or file : Debian package
 DEPS := protoc-c:protobuf-c-compiler /usr/include/protobuf-c/protobuf-c.h:libprotobuf-c-dev \
-        /usr/include/yaml.h:libyaml-dev /usr/include/cmocka.h:libcmocka-dev $(CC):gcc pkg-config:pkg-config
+        /usr/include/yaml.h:libyaml-dev /usr/include/cmocka.h:libcmocka-dev $(CC):gcc pkg-config:pkg-config \
+        /usr/include/grpc/grpc.h:libgrpc-dev /usr/include/jansson.h:libjansson-dev \
+        /usr/include/microhttpd.h:libmicrohttpd-dev /usr/include/*/curl/curl.h:libcurl4-openssl-dev
 
 deps: ## Say which packages are missing
 	@missing=$$(scripts=1; for d in $(DEPS); do need=$${d%%:*}; \
-	  case $$need in /*) test -e $$need;; *) command -v $$need >/dev/null;; esac || echo $${d##*:}; done); \
+	  case $$need in /*) ls $$need >/dev/null 2>&1;; *) command -v $$need >/dev/null;; esac || echo $${d##*:}; done); \
 	if [ -z "$$missing" ]; then \
 	  if pkg-config --atleast-version=1.4.1 libprotobuf-c; then echo 'nothing is missing'; \
 	  else echo 'protobuf-c is older than 1.4.1, which has the fixes of CVE-2022-33070 and CVE-2022-48468'; exit 1; fi; \

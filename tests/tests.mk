@@ -38,6 +38,7 @@ include tests/conformance/conformance.mk
 include tests/gpu/gpu.mk
 include tests/drift/drift.mk
 include tests/integration/integration.mk
+include tests/plugin/plugin_tests.mk
 
 # The demo, the kill storm and the shim's symbols as suites of `make test`: on the simulated driver, counted.
 SUITES += demo-check storm-check

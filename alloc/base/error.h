@@ -21,17 +21,17 @@ enum pc_status {
     PC_ERR_DEVICE = 4,          /* no such GPU, its context cannot be made, or it is broken */
     PC_ERR_POOL_CREATE = 5,
     PC_ERR_SET_ATTRIBUTE = 6,
-    PC_ERR_DRIVER = 7,          /* any other driver call failed; code is the CUresult */
+    PC_ERR_DRIVER = 7, /* any other driver call failed; code is the CUresult */
     PC_ERR_NOT_SUPPORTED = 8,
-    PC_ERR_CAPTURE = 9,         /* cannot be done while a stream is being captured */
-    PC_ERR_HOST_MEMORY = 10,    /* malloc or mmap of host memory failed */
-    PC_ERR_IO = 11,             /* a system call failed; code is errno */
-    PC_ERR_PROTOCOL = 12,       /* the peer broke the protocol */
-    PC_ERR_DENIED = 13,         /* the peer is not who it has to be, or may not do this */
+    PC_ERR_CAPTURE = 9,      /* cannot be done while a stream is being captured */
+    PC_ERR_HOST_MEMORY = 10, /* malloc or mmap of host memory failed */
+    PC_ERR_IO = 11,          /* a system call failed; code is errno */
+    PC_ERR_PROTOCOL = 12,    /* the peer broke the protocol */
+    PC_ERR_DENIED = 13,      /* the peer is not who it has to be, or may not do this */
     PC_ERR_EXISTS = 14,
     PC_ERR_NOT_FOUND = 15,
-    PC_ERR_UNREACHABLE = 16,    /* poolcapd cannot be reached; new requests fail closed */
-    PC_ERR_BUSY = 17,           /* later may work: still in use, or being cleaned up */
+    PC_ERR_UNREACHABLE = 16, /* poolcapd cannot be reached; new requests fail closed */
+    PC_ERR_BUSY = 17,        /* later may work: still in use, or being cleaned up */
 };
 
 enum { PC_ERROR_TEXT = 512 };

@@ -9,6 +9,7 @@
 
 #include "alloc/base/log.h"
 #include "alloc/broker/admin_list.h"
+#include "alloc/broker/peer.h"
 #include "alloc/broker/request.h"
 #include "alloc/broker/static.h"
 
@@ -78,12 +79,15 @@ static enum pc_status read_make(const Poolcap__AdminMakeGrant *make, struct pc_c
     enum pc_status status = copy(want->name, sizeof want->name, make->name, "the grant's name", err);
     if (status == PC_OK)
         status = copy(want->tenant, sizeof want->tenant, tenant, "the tenant's name", err);
+    if (status == PC_OK)
+        status = copy(want->pod_uid, sizeof want->pod_uid, make->pod_uid, "the pod's UID", err);
     if (status == PC_OK && make->n_gpus > PC_PAGE_GPUS_MAX)
         status = pc_error_set(err, PC_ERR_INVALID, 0, "a grant has at most %d GPUs", PC_PAGE_GPUS_MAX);
     for (size_t i = 0; i < make->n_gpus && status == PC_OK; i++) {
         struct pc_config_share *share = &want->share[want->shares++];
         share->granted = make->gpus[i]->granted;
         share->cap = make->gpus[i]->cap;
+        share->shared = make->gpus[i]->shared;
         status = copy(share->gpu, sizeof share->gpu, make->gpus[i]->gpu, "the GPU's name", err);
     }
     return status;
@@ -93,18 +97,22 @@ static enum pc_status do_make(struct pc_broker *b, const Poolcap__AdminRequest *
                               struct pc_error *err)
 {
     struct pc_config_grant want;
-    struct pc_grant *grant = NULL;
     enum pc_status status = read_make(request->make_grant, &want, err);
-    if (status == PC_OK)
-        status = pc_grant_make(b, &want, &grant, err);
     if (status != PC_OK)
         return status;
-    status = pc_grant_listen(grant, pc_request_accept, err);
-    if (status != PC_OK)
-        pc_grant_free(grant);
-    else
-        snprintf(said->text, sizeof said->text, "%s", grant->socket);
-    return status;
+    struct pc_grant *grant = pc_grant_find(b, want.name);
+    if (grant == NULL || grant->dropping || pc_grant_differs(grant, &want) != NULL) {
+        status = pc_grant_make(b, &want, &grant, err);
+        if (status != PC_OK)
+            return status;
+        status = pc_grant_listen(grant, pc_request_accept, err);
+        if (status != PC_OK) {
+            pc_grant_free(grant);
+            return status;
+        }
+    }
+    snprintf(said->text, sizeof said->text, "%s", grant->socket);
+    return PC_OK;
 }
 
 static enum pc_status do_bind(struct pc_broker *b, const Poolcap__AdminRequest *request, struct said *said,
@@ -192,12 +200,30 @@ static void do_list(struct admin *admin, const Poolcap__AdminRequest *request)
     pc_admin_list_free(list);
 }
 
+/* PC_ERR_BUSY where somebody uses the grant, or may. */
+static enum pc_status check_unused(const struct pc_grant *grant, struct pc_error *err)
+{
+    pid_t pid;
+    if (grant->session_count > 0)
+        return pc_error_set(err, PC_ERR_BUSY, 0, "grant %s has %u processes", grant->name, grant->session_count);
+    if (grant->pod_uid[0] == '\0')
+        return PC_OK;
+    enum pc_status status = pc_peer_find_in_pod(grant->pod_uid, &pid, err);
+    if (status == PC_ERR_NOT_FOUND)
+        return PC_OK;
+    if (status == PC_OK)
+        status = pc_error_set(err, PC_ERR_BUSY, 0, "process %d of pod %s, which has grant %s, lives", (int)pid,
+                              grant->pod_uid, grant->name);
+    return status;
+}
+
 static void do_drop(struct admin *admin, const Poolcap__AdminRequest *request)
 {
     const Poolcap__AdminDropGrant *drop = request->drop_grant;
     struct pc_grant *grant;
     struct pc_error err;
-    if (find_grant(admin->broker, drop->grant, &grant, &err) != PC_OK) {
+    if (find_grant(admin->broker, drop->grant, &grant, &err) != PC_OK ||
+        (drop->if_unused && check_unused(grant, &err) != PC_OK)) {
         answer(admin, &err, "", NULL);
         return;
     }
@@ -213,7 +239,7 @@ static void do_drop(struct admin *admin, const Poolcap__AdminRequest *request)
 void pc_admin_grant_ended(struct pc_broker *b, const char *name)
 {
     struct admin *admin;
-    pc_list_each (admin, &b->admins, link) {
+    pc_list_each(admin, &b->admins, link) {
         if (strcmp(admin->waits_for, name) != 0)
             continue;
         admin->waits_for[0] = '\0';
@@ -307,7 +333,7 @@ enum pc_status pc_admin_open(struct pc_broker *b, struct pc_error *err)
 void pc_admin_close(struct pc_broker *b)
 {
     struct admin *admin;
-    pc_list_each (admin, &b->admins, link)
+    pc_list_each(admin, &b->admins, link)
         close_admin(admin);
     pc_watch_remove(b->admin_watch);
     if (b->admin_fd >= 0)

@@ -5,7 +5,7 @@
 
 #include "alloc/broker/session.h"
 
-/* A share takes at most some 250 bytes of the packet, a grant 500 beside, a GPU 500. */
+/* A share takes at most some 250 bytes of the packet (64 KiB), a grant 350 beside, a GPU 1100. */
 enum { GRANTS = 32, SHARES = 128 };
 
 struct pc_admin_list {
@@ -33,6 +33,30 @@ static uint64_t failed_frees(struct pc_leaks *leaks)
     return total;
 }
 
+static uint64_t pool_reserved(const struct pc_gpu *gpu)
+{
+    const struct pc_tenant *tenant;
+    struct pc_ledger_tenant_view view;
+    uint64_t sum = 0;
+    pc_list_each(tenant, &gpu->broker->tenants, link) {
+        if (tenant->gpu != gpu)
+            continue;
+        pc_ledger_tenant_read(tenant->ledger, &view);
+        sum += view.pool_reserved;
+    }
+    return sum;
+}
+
+/* The messages' arrays are not const, and are only read. */
+static void fill_latency(const struct pc_gpu *gpu, Poolcap__AdminGpu *out)
+{
+    out->latency_bounds_ns = (uint64_t *)(uintptr_t)pc_latency_bounds_ns;
+    out->n_latency_bounds_ns = PC_LATENCY_BOUNDS;
+    out->latency_buckets = (uint64_t *)(uintptr_t)gpu->latency.buckets;
+    out->n_latency_buckets = PC_LATENCY_BOUNDS + 1;
+    out->latency_sum_ns = gpu->latency.sum_ns;
+}
+
 static void fill_gpu(const struct pc_gpu *gpu, Poolcap__AdminGpu *out)
 {
     struct pc_ledger_gpu_view view;
@@ -49,13 +73,15 @@ static void fill_gpu(const struct pc_gpu *gpu, Poolcap__AdminGpu *out)
     out->broken_promises = gpu->broken_promises;
     out->failed_frees = failed_frees(gpu->leaks);
     out->card_used = gpu->card_used;
+    out->pool_reserved = pool_reserved(gpu);
+    fill_latency(gpu, out);
 }
 
 static uint64_t outside(const struct pc_grant *grant, unsigned share)
 {
     const struct pc_session *session;
     uint64_t sum = 0;
-    pc_list_each (session, &grant->sessions, link)
+    pc_list_each(session, &grant->sessions, link)
         if (session->seat[share] != NULL)
             sum += session->seat[share]->outside;
     return sum;
@@ -84,6 +110,7 @@ static void fill_share(const struct pc_grant *grant, const struct pc_share *shar
     out->peak = tenant.peak;
     out->refused = tenant.refused;
     out->outside = outside(grant, share->index);
+    out->shared = share->shared;
 }
 
 static void add_grant(struct pc_admin_list *list, const struct pc_grant *grant)
@@ -110,7 +137,7 @@ static void add_grant(struct pc_admin_list *list, const struct pc_grant *grant)
 static const struct pc_grant *next_grant(struct pc_broker *b, const char *after)
 {
     const struct pc_grant *grant, *best = NULL;
-    pc_list_each (grant, &b->grants, link)
+    pc_list_each(grant, &b->grants, link)
         if (strcmp(grant->name, after) > 0 && (best == NULL || strcmp(grant->name, best->name) < 0))
             best = grant;
     return best;

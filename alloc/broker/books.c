@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +15,11 @@
 #include "alloc/base/cleanup.h"
 #include "alloc/base/log.h"
 
-/* Change the version with any change of a record: the records of another version are not understood. */
-enum { BOOKS_MAGIC = 0x706c6362, BOOKS_VERSION = 3, BOOT_ID = 40, HEADER_BYTES = 4096 };
+/*
+ * Change the version with any change of a record. A new poolcapd takes the books of the version before over, too, as an
+ * upgrade leaves them; so new members go to the end of a record, where 0 has to mean what the old version meant.
+ */
+enum { BOOKS_MAGIC = 0x706c6362, BOOKS_VERSION = 4, BOOT_ID = 40, HEADER_BYTES = 4096 };
 
 struct header {
     pc_books_word magic; /* stored last when the file is made */
@@ -25,15 +30,15 @@ struct header {
 };
 
 static const struct table {
-    size_t size;
+    size_t size, size_before; /* of a record: now, and in the version before */
     unsigned count;
 } tables[PC_BOOKS_TABLES] = {
-    [PC_BOOKS_GPUS] = {sizeof(struct pc_books_gpu), 32},
-    [PC_BOOKS_GRANTS] = {sizeof(struct pc_books_grant), 1024},
-    [PC_BOOKS_GENERATIONS] = {sizeof(struct pc_books_generation), 2048},
-    [PC_BOOKS_IMPORTS] = {sizeof(struct pc_books_import), 16384},
-    [PC_BOOKS_SEATS] = {sizeof(struct pc_books_seat), 4096},
-    [PC_BOOKS_LARGES] = {sizeof(struct pc_books_large), 8192},
+    [PC_BOOKS_GPUS] = {sizeof(struct pc_books_gpu), sizeof(struct pc_books_gpu), 32},
+    [PC_BOOKS_GRANTS] = {sizeof(struct pc_books_grant), offsetof(struct pc_books_grant, order), 1024},
+    [PC_BOOKS_GENERATIONS] = {sizeof(struct pc_books_generation), sizeof(struct pc_books_generation), 2048},
+    [PC_BOOKS_IMPORTS] = {sizeof(struct pc_books_import), sizeof(struct pc_books_import), 16384},
+    [PC_BOOKS_SEATS] = {sizeof(struct pc_books_seat), sizeof(struct pc_books_seat), 4096},
+    [PC_BOOKS_LARGES] = {sizeof(struct pc_books_large), sizeof(struct pc_books_large), 8192},
 };
 
 struct pc_books {
@@ -43,12 +48,12 @@ struct pc_books {
     unsigned hint[PC_BOOKS_TABLES]; /* where a free record is looked for first */
 };
 
-static size_t layout(size_t start[PC_BOOKS_TABLES])
+static size_t layout(size_t start[PC_BOOKS_TABLES], bool before)
 {
     size_t at = HEADER_BYTES;
     for (unsigned i = 0; i < PC_BOOKS_TABLES; i++) {
         start[i] = at;
-        at += (tables[i].size * tables[i].count + 4095) & ~(size_t)4095;
+        at += ((before ? tables[i].size_before : tables[i].size) * tables[i].count + 4095) & ~(size_t)4095;
     }
     return at;
 }
@@ -68,25 +73,28 @@ static enum pc_status read_boot_id(char out[BOOT_ID], struct pc_error *err)
     return PC_OK;
 }
 
-/* Whether an existing file can be taken over; says in the log why not. */
-static bool usable(int fd, const char *path, size_t size, const char *boot_id)
+/* The version of an existing file that can be taken over; 0: it cannot, and the log says why. */
+static uint64_t usable(int fd, const char *path, const char *boot_id)
 {
     struct stat st;
     struct header header;
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || (size_t)st.st_size != size ||
-        pread(fd, &header, sizeof header, 0) != sizeof header || header.magic != BOOKS_MAGIC ||
-        header.version != BOOKS_VERSION) {
+    size_t start[PC_BOOKS_TABLES];
+    bool whole = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && pread(fd, &header, sizeof header, 0) == sizeof header &&
+                 header.magic == BOOKS_MAGIC &&
+                 (header.version == BOOKS_VERSION || header.version == BOOKS_VERSION - 1);
+    if (!whole || (size_t)st.st_size != layout(start, header.version != BOOKS_VERSION)) {
         pc_log_error("books",
-                     "%s is not a file of this version of poolcapd: what living processes hold of an earlier "
-                     "poolcapd's pools is not known, and their capacity may be given out twice until they end",
+                     "%s is not a file of this version of poolcapd, nor of the one before: what living processes hold "
+                     "of an earlier poolcapd's pools is not known, and their capacity may be given out twice until "
+                     "they end",
                      path);
-        return false;
+        return 0;
     }
     if (memcmp(header.boot_id, boot_id, BOOT_ID) != 0) {
         pc_log_info("books", "%s is of an earlier boot and begins anew", path);
-        return false;
+        return 0;
     }
-    return true;
+    return header.version;
 }
 
 static enum pc_status map_file(struct pc_books *books, int fd, const char *path, struct pc_error *err)
@@ -101,11 +109,29 @@ static enum pc_status map_file(struct pc_books *books, int fd, const char *path,
     return PC_OK;
 }
 
+/* Copies the records of a file of the version before, and its epoch. */
+static enum pc_status copy_before(struct pc_books *books, int old, struct pc_error *err)
+{
+    size_t start[PC_BOOKS_TABLES];
+    size_t size = layout(start, true);
+    char *map = mmap(NULL, size, PROT_READ, MAP_SHARED, old, 0);
+    if (map == MAP_FAILED)
+        return pc_error_errno(err, errno, "cannot map the books of the version before");
+    for (unsigned i = 0; i < PC_BOOKS_TABLES; i++)
+        for (unsigned n = 0; n < tables[i].count; n++)
+            memcpy(books->map + books->start[i] + tables[i].size * n, map + start[i] + tables[i].size_before * n,
+                   tables[i].size_before);
+    header_of(books)->epoch = pc_books_get(&((struct header *)map)->epoch) + 1;
+    munmap(map, size);
+    return PC_OK;
+}
+
 /*
  * Makes the file beside the old one and renames it into place when it is whole. The first epoch is the time, so that
- * ids of books that were lost do not come back.
+ * ids of books that were lost do not come back. old: a file of the version before, or -1.
  */
-static enum pc_status make_file(struct pc_books *books, const char *path, const char *boot_id, struct pc_error *err)
+static enum pc_status make_file(struct pc_books *books, const char *path, const char *boot_id, int old,
+                                struct pc_error *err)
 {
     char fresh[PC_PATH_MAX + 32];
     snprintf(fresh, sizeof fresh, "%s.new", path);
@@ -119,8 +145,10 @@ static enum pc_status make_file(struct pc_books *books, const char *path, const 
         header->version = BOOKS_VERSION;
         memcpy(header->boot_id, boot_id, BOOT_ID);
         header->epoch = (uint64_t)time(NULL) & 0x7fffffff;
+        if (old >= 0)
+            status = copy_before(books, old, err);
         pc_books_set(&header->magic, BOOKS_MAGIC);
-        if (rename(fresh, path) < 0)
+        if (status == PC_OK && rename(fresh, path) < 0)
             status = pc_error_errno(err, errno, "cannot rename %.200s", fresh);
     }
     if (status != PC_OK)
@@ -137,13 +165,13 @@ static enum pc_status open_file(struct pc_books *books, const char *path, struct
     pc_auto_fd int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0 && errno != ENOENT)
         return pc_error_errno(err, errno, "cannot open %.200s", path);
-    if (fd >= 0 && usable(fd, path, books->size, boot_id)) {
-        status = map_file(books, fd, path, err);
-        if (status == PC_OK)
-            pc_books_set(&header_of(books)->epoch, pc_books_epoch(books) + 1);
-        return status;
-    }
-    return make_file(books, path, boot_id, err);
+    uint64_t version = fd >= 0 ? usable(fd, path, boot_id) : 0;
+    if (version != BOOKS_VERSION)
+        return make_file(books, path, boot_id, version != 0 ? fd : -1, err);
+    status = map_file(books, fd, path, err);
+    if (status == PC_OK)
+        pc_books_set(&header_of(books)->epoch, pc_books_epoch(books) + 1);
+    return status;
 }
 
 enum pc_status pc_books_open(const char *directory, struct pc_books **out, struct pc_error *err)
@@ -153,7 +181,7 @@ enum pc_status pc_books_open(const char *directory, struct pc_books **out, struc
     struct pc_books *books = calloc(1, sizeof *books);
     if (books == NULL)
         return pc_error_set(err, PC_ERR_HOST_MEMORY, 0, "no memory for the books");
-    books->size = layout(books->start);
+    books->size = layout(books->start, false);
     enum pc_status status = open_file(books, path, err);
     if (status != PC_OK) {
         pc_books_close(books);

@@ -36,7 +36,12 @@ enum pc_books_table {
     PC_BOOKS_TABLES
 };
 
-enum { PC_BOOKS_FREE = 0, PC_BOOKS_USED = 1, PC_BOOKS_SAID = 2 /* imports: the process says that it dropped it */ };
+enum {
+    PC_BOOKS_FREE = 0,
+    PC_BOOKS_USED = 1,
+    PC_BOOKS_SAID = 2,    /* imports: the process says that it dropped it */
+    PC_BOOKS_LEAVING = 3, /* grants: it has ended, and the `shared` of others may not be lowered yet */
+};
 
 typedef _Atomic uint64_t pc_books_word;
 
@@ -56,6 +61,10 @@ struct pc_books_grant {
     char name[PC_NAME_MAX];
     char tenant[PC_NAME_MAX];
     char pod_uid[PC_NAME_MAX];
+    /* Since version 4 */
+    uint64_t order;                         /* of making: a later grant has a higher one */
+    pc_books_word shared[PC_PAGE_GPUS_MAX]; /* of granted: see tenant.h */
+    uint64_t promise[PC_PAGE_GPUS_MAX];     /* LEAVING: what its tenant is promised without it */
 };
 
 struct pc_books_generation {
@@ -87,8 +96,8 @@ struct pc_books_large {
 };
 
 /*
- * Opens or makes DIRECTORY/books and writes this process and the next epoch into it. The caller holds the lock of the
- * run directory. Errors: PC_ERR_IO.
+ * Opens DIRECTORY/books (one of the version before is brought to this one), or makes it, and writes this process and
+ * the next epoch into it. The caller holds the lock of the run directory. Errors: PC_ERR_IO.
  */
 enum pc_status pc_books_open(const char *directory, struct pc_books **out, struct pc_error *err);
 void pc_books_close(struct pc_books *books); /* unmaps; the file stays. NULL is allowed */

@@ -38,12 +38,14 @@ static void check_books(struct pc_broker *b)
 static void end_dropped(struct pc_broker *b)
 {
     struct pc_grant *grant;
-    pc_list_each (grant, &b->grants, link) {
+    pc_list_each(grant, &b->grants, link) {
         if (!grant->dropping || !pc_grant_ended(grant))
             continue;
-        pc_log_info("grant", "%s ended", grant->name);
-        pc_admin_grant_ended(b, grant->name);
+        char name[PC_NAME_MAX];
+        memcpy(name, grant->name, sizeof name);
+        pc_log_info("grant", "%s ended", name);
         pc_grant_free(grant);
+        pc_admin_grant_ended(b, name); /* whoever waits finds the directory gone, too */
     }
 }
 
@@ -51,9 +53,14 @@ static void settle(struct pc_broker *b)
 {
     struct pc_tenant *tenant;
     pc_death_sweep(b);
-    pc_list_each (tenant, &b->tenants, link)
+    pc_list_each(tenant, &b->tenants, link) {
+        if (tenant->outlived) { /* pools that nobody uses are all that keeps it up */
+            pc_evict_unused(tenant);
+            pc_tenant_settle(tenant);
+        }
         if (!pc_list_empty(&tenant->wants))
             pc_want_retry(tenant);
+    }
     end_dropped(b);
     check_books(b);
 }
@@ -300,7 +307,7 @@ enum pc_status pc_broker_start(struct pc_broker *b, struct pc_error *err)
 static void say_away(struct pc_broker *b)
 {
     struct pc_grant *grant;
-    pc_list_each (grant, &b->grants, link)
+    pc_list_each(grant, &b->grants, link)
         if (grant->page != NULL)
             pc_page_set_alive(grant->page, false);
 }

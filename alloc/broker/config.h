@@ -19,6 +19,7 @@ struct pc_config_share {
     char gpu[PC_GPU_REF_MAX]; /* UUID or ordinal, as written */
     uint64_t granted;         /* bytes; a multiple of 32 MiB */
     uint64_t cap;             /* bytes; <= granted */
+    uint64_t shared;          /* bytes of granted that earlier grants of the tenant hold: see tenant.h; 0 in a file */
 };
 
 struct pc_config_grant {
@@ -35,9 +36,9 @@ struct pc_config {
     char run_directory[PC_PATH_MAX]; /* default /run/poolcap: admin.sock, books, grants/NAME/poolcap.sock */
     char cuda_library[PC_PATH_MAX];  /* empty: the standard places */
     char nvml_library[PC_PATH_MAX];
-    uint64_t reserve;                /* bytes kept back on each GPU */
+    uint64_t reserve; /* bytes kept back on each GPU */
     enum pc_log_level log_level;
-    bool simulated;                  /* the simulated driver is meant: without it, poolcapd refuses to run on one */
+    bool simulated; /* the simulated driver is meant: without it, poolcapd refuses to run on one */
     unsigned grants;
     struct pc_config_grant *grant;
 };

@@ -34,7 +34,7 @@ static void bury(struct pc_session *session)
             continue;
         while (!pc_list_empty(&seat->blocks))
             pc_block_take_back(pc_list_first(&seat->blocks, struct pc_block, link), true);
-        pc_list_each (import, &seat->imports, in_seat) {
+        pc_list_each(import, &seat->imports, in_seat) {
             struct pc_generation *generation = import->generation;
             pc_import_close(import);
             pc_evict_importers_changed(generation);
@@ -70,9 +70,9 @@ static void sweep(struct pc_session *session)
 void pc_death_sweep(struct pc_broker *b)
 {
     struct pc_grant *grant;
-    pc_list_each (grant, &b->grants, link) {
+    pc_list_each(grant, &b->grants, link) {
         struct pc_session *session;
-        pc_list_each (session, &grant->sessions, link)
+        pc_list_each(session, &grant->sessions, link)
             sweep(session);
     }
 }
@@ -102,9 +102,9 @@ static bool is_gone(const struct pc_session *session, const struct pc_snapshot *
 void pc_death_look(struct pc_broker *b, const struct pc_snapshot *snapshot)
 {
     struct pc_grant *grant;
-    pc_list_each (grant, &b->grants, link) {
+    pc_list_each(grant, &b->grants, link) {
         struct pc_session *session;
-        pc_list_each (session, &grant->sessions, link)
+        pc_list_each(session, &grant->sessions, link)
             if (is_gone(session, snapshot))
                 bury(session);
     }

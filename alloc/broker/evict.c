@@ -125,7 +125,7 @@ bool pc_evict_unused(struct pc_tenant *tenant)
     struct pc_generation *generation;
     struct pc_gpu *gpu = tenant->gpu;
     bool any = false;
-    pc_list_each (generation, &tenant->generations, link) {
+    pc_list_each(generation, &tenant->generations, link) {
         if (generation->state == PC_GENERATION_CLOSING)
             any = true;
         if (!unused(generation) || gpu->fault[0] != '\0')
@@ -160,7 +160,7 @@ void pc_evict_importers_changed(struct pc_generation *generation)
 bool pc_evict_pending(const struct pc_tenant *tenant)
 {
     const struct pc_generation *generation;
-    pc_list_each (generation, &tenant->generations, link)
+    pc_list_each(generation, &tenant->generations, link)
         if (generation->state == PC_GENERATION_CLOSING || generation == tenant->gpu->watched ||
             (generation->state == PC_GENERATION_INHERITED && pc_generation_importers(generation) == 0 &&
              pc_loop_now_ns() < generation->watched_ns + WATCH_NS))
@@ -202,10 +202,10 @@ static void count_unlisted(const struct pc_gpu *gpu, struct unlisted *out)
     const struct pc_tenant *tenant;
     const struct pc_generation *generation;
     *out = (struct unlisted){.kept = 0};
-    pc_list_each (tenant, &gpu->broker->tenants, link) {
+    pc_list_each(tenant, &gpu->broker->tenants, link) {
         if (tenant->gpu != gpu)
             continue;
-        pc_list_each (generation, &tenant->generations, link) {
+        pc_list_each(generation, &tenant->generations, link) {
             out->claimed |= generation->state == PC_GENERATION_CLAIMED;
             if (generation->state != PC_GENERATION_INHERITED)
                 continue;
@@ -221,11 +221,11 @@ static void count_unlisted(const struct pc_gpu *gpu, struct unlisted *out)
 static void settle_said(struct pc_gpu *gpu)
 {
     struct pc_tenant *tenant;
-    pc_list_each (tenant, &gpu->broker->tenants, link) {
+    pc_list_each(tenant, &gpu->broker->tenants, link) {
         struct pc_generation *generation;
         if (tenant->gpu != gpu)
             continue;
-        pc_list_each (generation, &tenant->generations, link)
+        pc_list_each(generation, &tenant->generations, link)
             if (generation->state == PC_GENERATION_INHERITED && pc_generation_importers(generation) == 0)
                 settle(generation, true);
     }

@@ -87,7 +87,7 @@ void pc_generation_free(struct pc_generation *generation)
 struct pc_generation *pc_generation_find(const struct pc_tenant *tenant, uint64_t id)
 {
     struct pc_generation *generation;
-    pc_list_each (generation, &tenant->generations, link)
+    pc_list_each(generation, &tenant->generations, link)
         if (generation->id == id)
             return generation;
     return NULL;
@@ -97,7 +97,7 @@ unsigned pc_generation_importers(const struct pc_generation *generation)
 {
     const struct pc_import *import;
     unsigned count = 0;
-    pc_list_each (import, &generation->imports, in_generation)
+    pc_list_each(import, &generation->imports, in_generation)
         count += !import->said_dropped;
     return count;
 }
@@ -227,7 +227,7 @@ static void take_out(struct pc_generation *generation, struct pc_block *block)
 struct pc_block *pc_generation_unpark(struct pc_generation *generation, uint64_t bytes, uint64_t process)
 {
     struct pc_block *block, *best = NULL;
-    pc_list_each (block, &generation->parked, link)
+    pc_list_each(block, &generation->parked, link)
         if (!block->bad && block->bytes == bytes &&
             (best == NULL || (block->process == process && best->process != process)))
             best = block;
@@ -259,7 +259,7 @@ void pc_generation_unbook(struct pc_generation *generation, struct pc_seat *seat
 static struct pc_block *largest_parked(const struct pc_generation *generation)
 {
     struct pc_block *block, *largest = NULL;
-    pc_list_each (block, &generation->parked, link)
+    pc_list_each(block, &generation->parked, link)
         if (largest == NULL || block->bytes > largest->bytes)
             largest = block;
     return largest;
@@ -311,7 +311,7 @@ bool pc_generation_plan(struct pc_generation *generation, uint64_t bytes, uint64
 static void forget_bad(struct pc_generation *generation, uint64_t too_much)
 {
     struct pc_block *block;
-    pc_list_each (block, &generation->parked, link) {
+    pc_list_each(block, &generation->parked, link) {
         if (!block->bad || block->bytes > too_much)
             continue;
         too_much -= block->bytes;

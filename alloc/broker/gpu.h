@@ -5,6 +5,7 @@
 #ifndef PC_BROKER_GPU_H
 #define PC_BROKER_GPU_H
 
+#include "alloc/broker/latency.h"
 #include "alloc/broker/probe.h"
 #include "alloc/broker/state.h"
 #include "alloc/broker/worker.h"
@@ -25,6 +26,7 @@ struct pc_gpu {
     uint64_t capacity;  /* bytes that grants can be given */
     uint64_t card_used; /* of the last snapshot */
     uint64_t broken_promises;
+    struct pc_latency latency; /* of requests for pool and large memory */
     char fault[PC_ERROR_TEXT]; /* empty: healthy */
 
     /* evict.c: seeing that a destroyed pool has left the card */

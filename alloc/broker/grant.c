@@ -44,15 +44,42 @@ static enum pc_status check_name(struct pc_broker *b, const struct pc_config_gra
             err, PC_ERR_INVALID, 0,
             "\"%.64s\" of tenant \"%.64s\": a name is 1 to %d of A-Z a-z 0-9 . _ -, not beginning with a dot",
             want->name, want->tenant, PC_NAME_MAX - 1);
-    const struct pc_grant *old = pc_grant_find(b, want->name);
+    struct pc_grant *old = pc_grant_find(b, want->name);
+    const char *differs = old != NULL && !old->dropping ? pc_grant_differs(old, want) : NULL;
+    if (old != NULL && old->dropping)
+        return pc_error_set(err, PC_ERR_EXISTS, 0,
+                            "there is a grant %s already, which is being dropped and ends with its last process",
+                            want->name);
     if (old != NULL)
-        return pc_error_set(err, PC_ERR_EXISTS, 0, "there is a grant %s already%s", want->name,
-                            old->dropping ? ", which is being dropped and ends with its last process"
-                                          : "; drop it first, or use another name");
+        return pc_error_set(err, PC_ERR_EXISTS, 0,
+                            "there is a grant %s already%s%s; drop it first, or use another name", want->name,
+                            differs != NULL ? ", with " : "", differs != NULL ? differs : "");
     if (want->shares == 0 || want->shares > PC_PAGE_GPUS_MAX)
         return pc_error_set(err, PC_ERR_INVALID, 0, "grant %s names %u GPUs; it has to name 1 to %d", want->name,
                             want->shares, PC_PAGE_GPUS_MAX);
     return PC_OK;
+}
+
+const char *pc_grant_differs(struct pc_grant *grant, const struct pc_config_grant *want)
+{
+    if (strcmp(grant->tenant, want->tenant) != 0)
+        return "another tenant";
+    if (strcmp(grant->pod_uid, want->pod_uid) != 0)
+        return "another pod";
+    if (want->shares != grant->shares)
+        return "another number of GPUs";
+    for (unsigned i = 0; i < grant->shares; i++) {
+        const struct pc_share *share = &grant->share[i];
+        struct pc_gpu *gpu = NULL;
+        uint64_t cap = want->share[i].cap != 0 ? want->share[i].cap : want->share[i].granted;
+        if (pc_gpu_find(grant->broker, want->share[i].gpu, &gpu, NULL) != PC_OK || gpu != share->tenant->gpu)
+            return "another GPU";
+        if (share->granted != want->share[i].granted)
+            return "another amount of memory";
+        if (share->cap != cap)
+            return "another cap";
+    }
+    return NULL;
 }
 
 /* ---- making ---- */
@@ -72,6 +99,7 @@ static enum pc_status add_share(struct pc_grant *grant, const struct pc_config_s
 {
     struct pc_gpu *gpu;
     struct pc_share *share = &grant->share[grant->shares];
+    char a[PC_BYTES_TEXT], c[PC_BYTES_TEXT];
     enum pc_status status = pc_gpu_find(grant->broker, want->gpu, &gpu, err);
     if (status == PC_OK)
         status = pc_gpu_check(gpu, err);
@@ -79,8 +107,12 @@ static enum pc_status add_share(struct pc_grant *grant, const struct pc_config_s
         return status;
     if (pc_grant_share(grant, gpu) != NULL)
         return pc_error_set(err, PC_ERR_INVALID, 0, "GPU %s is named twice", gpu->info.uuid);
+    if (want->shared > want->granted || want->shared % PC_POOL_GRANULE != 0)
+        return pc_error_set(err, PC_ERR_INVALID, 0, "shared %s is not a multiple of 32Mi within the granted %s",
+                            pc_bytes_format(want->shared, a), pc_bytes_format(want->granted, c));
     *share = (struct pc_share){.page = grant->page, .index = grant->shares, .granted = want->granted};
     share->cap = want->cap != 0 ? want->cap : want->granted;
+    share->shared = want->shared;
     if (!promised)
         status = check_sizes(gpu, share->granted, share->cap, err);
     if (status == PC_OK)
@@ -135,9 +167,10 @@ static void write_record(struct pc_grant *grant, bool is_static)
     struct pc_books_grant *record = grant->record;
     record->is_static = is_static;
     record->shares = grant->shares;
+    record->order = pc_broker_new_id(grant->broker);
     for (unsigned i = 0; i < grant->shares; i++) {
-        pc_books_set(&record->granted[i], grant->share[i].granted);
-        pc_books_set(&record->cap[i], grant->share[i].cap);
+        grant->share[i].record = record;
+        pc_share_record(&grant->share[i]);
         memcpy(record->gpu[i], grant->share[i].tenant->gpu->info.uuid, sizeof record->gpu[i]);
     }
     memcpy(record->name, grant->name, sizeof record->name);
@@ -172,12 +205,16 @@ enum pc_status pc_grant_adopt(struct pc_broker *b, struct pc_books_grant *record
     for (unsigned i = 0; i < want.shares; i++) {
         want.share[i].granted = pc_books_get(&record->granted[i]);
         want.share[i].cap = pc_books_get(&record->cap[i]);
+        want.share[i].shared = pc_books_get(&record->shared[i]);
         memcpy(want.share[i].gpu, record->gpu[i], sizeof record->gpu[i]);
     }
     enum pc_status status = build(b, &want, true, out, err);
-    if (status == PC_OK)
-        (*out)->record = record;
-    return status;
+    if (status != PC_OK)
+        return status;
+    (*out)->record = record;
+    for (unsigned i = 0; i < (*out)->shares; i++)
+        (*out)->share[i].record = record;
+    return PC_OK;
 }
 
 enum pc_status pc_grant_listen(struct pc_grant *grant, pc_watch_fn accept, struct pc_error *err)
@@ -201,9 +238,25 @@ static void close_socket(struct pc_grant *grant)
     unlink(grant->socket);
 }
 
+/*
+ * Where grants that share its units stay, ending its record and lowering theirs cannot be one store: what its tenants
+ * are promised then is stored first, and pc_inherit finishes what a killed poolcapd had begun.
+ */
+static void record_leaving(struct pc_grant *grant)
+{
+    bool others, any = false;
+    for (unsigned i = 0; i < grant->shares && grant->record != NULL; i++) {
+        grant->record->promise[i] = pc_tenant_promise_without(&grant->share[i], &others);
+        any |= others;
+    }
+    if (any)
+        pc_books_commit(grant->record, PC_BOOKS_LEAVING);
+}
+
 void pc_grant_free(struct pc_grant *grant)
 {
     close_socket(grant);
+    record_leaving(grant);
     if (grant->directory[0] != '\0')
         rmdir(grant->directory);
     /* From the last to the first: the books of a grant end after its accounts are empty. */
@@ -218,7 +271,7 @@ void pc_grant_free(struct pc_grant *grant)
 struct pc_grant *pc_grant_find(struct pc_broker *b, const char *name)
 {
     struct pc_grant *grant;
-    pc_list_each (grant, &b->grants, link)
+    pc_list_each(grant, &b->grants, link)
         if (strcmp(grant->name, name) == 0)
             return grant;
     return NULL;
@@ -244,8 +297,6 @@ enum pc_status pc_grant_resize(struct pc_grant *grant, struct pc_share *share, u
         pc_error_prefix(err, "grant %s", grant->name);
         return status;
     }
-    pc_books_set(&grant->record->granted[share->index], granted);
-    pc_books_set(&grant->record->cap[share->index], cap);
     return PC_OK;
 }
 

@@ -42,6 +42,9 @@ enum pc_status pc_grant_listen(struct pc_grant *grant, pc_watch_fn accept, struc
 /* Takes a grant that has no sessions and whose tenants are idle, or that was just made, out of everything. */
 void pc_grant_free(struct pc_grant *grant);
 
+/* What of the content differs ("another cap"), for people; NULL: nothing. `shared` is no part of the content. */
+const char *pc_grant_differs(struct pc_grant *grant, const struct pc_config_grant *want);
+
 struct pc_grant *pc_grant_find(struct pc_broker *b, const char *name);
 struct pc_share *pc_grant_share(struct pc_grant *grant, const struct pc_gpu *gpu); /* NULL: nothing on that GPU */
 

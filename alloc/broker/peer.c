@@ -1,5 +1,6 @@
 #include "alloc/broker/peer.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -20,24 +21,41 @@ static int open_pidfd(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-/* Field 22 of /proc/PID/stat. The second field is the program's name in brackets and may hold anything, so count from
- * its end. */
-static bool read_starttime(pid_t pid, uint64_t *out)
+/*
+ * What stands behind the program's name in /proc/PID/stat: " S 1 ...". The name is in brackets and may hold anything,
+ * so it is looked for from its end. NULL: there is no such process.
+ */
+static const char *read_stat(pid_t pid, char *text, size_t size)
 {
-    char path[64], text[1024];
+    char path[64];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     pc_auto_file FILE *f = fopen(path, "re");
     if (f == NULL)
-        return false;
-    size_t length = fread(text, 1, sizeof text - 1, f);
+        return NULL;
+    size_t length = fread(text, 1, size - 1, f);
     text[length] = '\0';
-    char *at = strrchr(text, ')');
-    for (int field = 2; at != NULL && field < 22; field++)
+    const char *at = strrchr(text, ')');
+    return at != NULL ? at + 1 : NULL;
+}
+
+/* Field 22; the name is the second. */
+static bool read_starttime(pid_t pid, uint64_t *out)
+{
+    char text[1024];
+    const char *at = read_stat(pid, text, sizeof text);
+    for (int field = 3; at != NULL && field < 22; field++)
         at = strchr(at + 1, ' ');
     if (at == NULL)
         return false;
     *out = strtoull(at + 1, NULL, 10);
     return true;
+}
+
+static bool is_zombie(pid_t pid)
+{
+    char text[1024];
+    const char *at = read_stat(pid, text, sizeof text);
+    return at != NULL && (at[1] == 'Z' || at[1] == 'X');
 }
 
 static bool fd_dead(int pidfd)
@@ -184,5 +202,41 @@ enum pc_status pc_peer_check_pod(const struct pc_peer *peer, const char *pod_uid
     if (!any)
         return pc_error_set(err, PC_ERR_DENIED, 0, "process %d runs in no pod; this grant is pod %.64s's",
                             (int)peer->pid, pod_uid);
+    return PC_OK;
+}
+
+static bool runs_in(pid_t pid, const char *pod_uid)
+{
+    char path[64], line[4096], found[PC_POD_UID_MAX];
+    snprintf(path, sizeof path, "/proc/%d/cgroup", (int)pid);
+    pc_auto_file FILE *f = fopen(path, "re");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL)
+        if (pc_peer_pod_of_line(line, found) && same_uid(found, pod_uid))
+            return true;
+    return false;
+}
+
+enum pc_status pc_peer_find_in_pod(const char *pod_uid, pid_t *out, struct pc_error *err)
+{
+    const struct dirent *entry;
+    pid_t found = 0;
+    DIR *proc = opendir("/proc");
+    if (proc == NULL)
+        return pc_error_errno(err, errno, "cannot list /proc");
+    errno = 0;
+    while (found == 0 && (entry = readdir(proc)) != NULL) {
+        char *end;
+        long pid = strtol(entry->d_name, &end, 10);
+        if (pid > 0 && *end == '\0' && runs_in((pid_t)pid, pod_uid) && !is_zombie((pid_t)pid))
+            found = (pid_t)pid;
+        errno = 0; /* of processes that ended meanwhile */
+    }
+    int broken = errno;
+    closedir(proc);
+    if (found == 0 && broken != 0)
+        return pc_error_errno(err, broken, "cannot list /proc");
+    if (found == 0)
+        return pc_error_set(err, PC_ERR_NOT_FOUND, 0, "pod %.64s has no process", pod_uid);
+    *out = found;
     return PC_OK;
 }

@@ -33,6 +33,13 @@ void pc_peer_close(struct pc_peer *peer);
 /* Errors: PC_ERR_DENIED where the peer's cgroup is not one of this pod's; the text says whose it is. */
 enum pc_status pc_peer_check_pod(const struct pc_peer *peer, const char *pod_uid, struct pc_error *err);
 
+/*
+ * The first living process that is in the pod's cgroup; zombies do not count. One look through /proc: a process that is
+ * forked meanwhile is only seen by its parent, which is looked at before it.
+ * Errors: PC_ERR_NOT_FOUND (there is none), PC_ERR_IO.
+ */
+enum pc_status pc_peer_find_in_pod(const char *pod_uid, pid_t *out, struct pc_error *err);
+
 enum { PC_POD_UID_MAX = 128 };
 /*
  * Finds the pod in one line of /proc/PID/cgroup ("4:memory:/kubepods/burstable/pod<UID>/..."): the first component that

@@ -12,12 +12,13 @@
 #include "alloc/base/bytes.h"
 #include "alloc/base/cleanup.h"
 #include "alloc/base/error.h"
+#include "alloc/broker/ctl_print.h"
 #include "proto/wire.h"
 
 struct options {
     const char *run_directory;
-    const char *memory, *cap, *gpu, *tenant;
-    bool json, wait;
+    const char *memory, *cap, *shared, *gpu, *tenant, *pod_uid;
+    bool json, wait, if_unused;
 };
 
 struct connection {
@@ -54,136 +55,6 @@ static enum pc_status ask(struct connection *c, const Poolcap__AdminRequest *req
 
 /* ---- list ---- */
 
-/* "3.2Gi": short, for the table; the JSON has exact bytes. */
-static const char *human(uint64_t bytes, char buf[PC_BYTES_TEXT])
-{
-    static const char *const units[] = {"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"};
-    double value = (double)bytes;
-    unsigned i = 0;
-    while (value >= 1024 && i < 6) {
-        value /= 1024;
-        i++;
-    }
-    snprintf(buf, PC_BYTES_TEXT, value == (double)(uint64_t)value ? "%.0f%s" : "%.1f%s", value, units[i]);
-    return buf;
-}
-
-static void json_string(const char *text)
-{
-    putchar('"');
-    for (const unsigned char *p = (const unsigned char *)text; *p != 0; p++) {
-        if (*p == '"' || *p == '\\')
-            printf("\\%c", *p);
-        else if (*p < 0x20)
-            printf("\\u%04x", *p);
-        else
-            putchar(*p);
-    }
-    putchar('"');
-}
-
-static void json_gpu(const Poolcap__AdminGpu *g, bool first)
-{
-    printf("%s{\"uuid\":", first ? "" : ",");
-    json_string(g->uuid);
-    printf(",\"name\":");
-    json_string(g->name);
-    printf(
-        ",\"total\":%llu,\"capacity\":%llu,\"granted\":%llu,\"charged\":%llu,\"contextBytes\":%llu,\"cardUsed\":%llu,"
-        "\"brokenPromises\":%llu,\"failedFrees\":%llu,\"fault\":",
-        (unsigned long long)g->total, (unsigned long long)g->capacity, (unsigned long long)g->granted,
-        (unsigned long long)g->charged, (unsigned long long)g->context_bytes, (unsigned long long)g->card_used,
-        (unsigned long long)g->broken_promises, (unsigned long long)g->failed_frees);
-    json_string(g->fault);
-    putchar('}');
-}
-
-static void json_grant_gpu(const Poolcap__AdminGrantGpu *g, bool first)
-{
-    printf("%s{\"uuid\":", first ? "" : ",");
-    json_string(g->uuid);
-    const struct {
-        const char *name;
-        uint64_t value;
-    } figures[] = {
-        {"granted", g->granted},
-        {"cap", g->cap},
-        {"charged", g->charged},
-        {"tenantCap", g->tenant_cap},
-        {"tenantCharged", g->tenant_charged},
-        {"poolReserved", g->pool_reserved},
-        {"poolUsed", g->pool_used},
-        {"large", g->large},
-        {"direct", g->direct},
-        {"context", g->context},
-        {"pending", g->pending},
-        {"inherited", g->inherited},
-        {"peak", g->peak},
-        {"refused", g->refused},
-        {"outside", g->outside},
-    };
-    for (size_t i = 0; i < PC_ARRAY_LEN(figures); i++)
-        printf(",\"%s\":%llu", figures[i].name, (unsigned long long)figures[i].value);
-    putchar('}');
-}
-
-static void json_grant(const Poolcap__AdminGrant *g, bool first)
-{
-    printf("%s{\"name\":", first ? "" : ",");
-    json_string(g->name);
-    printf(",\"tenant\":");
-    json_string(g->tenant);
-    printf(",\"podUid\":");
-    json_string(g->pod_uid);
-    printf(",\"socket\":");
-    json_string(g->socket);
-    printf(",\"sessions\":%u,\"dropping\":%s,\"gpus\":[", g->sessions, g->dropping ? "true" : "false");
-    for (size_t i = 0; i < g->n_gpus; i++)
-        json_grant_gpu(g->gpus[i], i == 0);
-    printf("]}");
-}
-
-static void table_gpus(const Poolcap__AdminListReply *list)
-{
-    char a[PC_BYTES_TEXT], b[PC_BYTES_TEXT], c[PC_BYTES_TEXT], d[PC_BYTES_TEXT];
-    printf("%-42s %-24s %10s %10s %10s %10s  %s\n", "GPU", "NAME", "CAPACITY", "GRANTED", "CHARGED", "CARD USED",
-           "STATE");
-    for (size_t i = 0; i < list->n_gpus; i++) {
-        const Poolcap__AdminGpu *g = list->gpus[i];
-        printf("%-42s %-24.24s %10s %10s %10s %10s  %s\n", g->uuid, g->name, human(g->capacity, a),
-               human(g->granted, b), human(g->charged, c), human(g->card_used, d),
-               g->fault[0] != '\0' ? g->fault : "ok");
-    }
-}
-
-static void table_grant(const Poolcap__AdminGrant *g)
-{
-    char a[PC_BYTES_TEXT], b[PC_BYTES_TEXT], c[PC_BYTES_TEXT], d[PC_BYTES_TEXT], e[PC_BYTES_TEXT];
-    for (size_t i = 0; i < g->n_gpus; i++) {
-        const Poolcap__AdminGrantGpu *s = g->gpus[i];
-        printf("%-24.24s %-16.16s %-12.12s %8s %8s %8s %8s %8s %8llu %8u%s\n", g->name, g->tenant, s->uuid,
-               human(s->cap, a), human(s->charged, b), human(s->pool_reserved, c),
-               human(s->large + s->direct + s->context, d), human(s->pending + s->inherited, e),
-               (unsigned long long)s->refused, g->sessions, g->dropping ? "  dropping" : "");
-    }
-}
-
-static void print_list_head(const struct options *o, const Poolcap__AdminListReply *list)
-{
-    if (o->json) {
-        printf("{\"server\":");
-        json_string(list->server);
-        printf(",\"epoch\":%llu,\"gpus\":[", (unsigned long long)list->epoch);
-        for (size_t i = 0; i < list->n_gpus; i++)
-            json_gpu(list->gpus[i], i == 0);
-        printf("],\"grants\":[");
-        return;
-    }
-    table_gpus(list);
-    printf("\n%-24s %-16s %-12s %8s %8s %8s %8s %8s %8s %8s\n", "GRANT", "TENANT", "GPU", "CAP", "CHARGED", "POOL",
-           "PROCESS", "WAITING", "REFUSED", "SESSIONS");
-}
-
 static enum pc_status do_list(struct connection *c, const struct options *o, char **names, struct pc_error *err)
 {
     (void)names;
@@ -202,18 +73,14 @@ static enum pc_status do_list(struct connection *c, const struct options *o, cha
         if (reply->list == NULL)
             return pc_error_set(err, PC_ERR_PROTOCOL, 0, "poolcapd answered without a list");
         if (first)
-            print_list_head(o, reply->list);
-        for (size_t i = 0; i < reply->list->n_grants; i++) {
-            if (o->json)
-                json_grant(reply->list->grants[i], first && i == 0);
-            else
-                table_grant(reply->list->grants[i]);
-        }
+            pc_ctl_print_head(o->json, reply->list);
+        for (size_t i = 0; i < reply->list->n_grants; i++)
+            pc_ctl_print_grant(o->json, reply->list->grants[i], first && i == 0);
         more = reply->list->more && reply->list->n_grants > 0;
         if (more)
             snprintf(after, sizeof after, "%s", reply->list->grants[reply->list->n_grants - 1]->name);
     }
-    printf(o->json ? "]}\n" : "");
+    pc_ctl_print_end(o->json);
     return PC_OK;
 }
 
@@ -236,6 +103,8 @@ static enum pc_status do_make(struct connection *c, const struct options *o, cha
     enum pc_status status = parse_memory("--memory", o->memory, &share.granted, err);
     if (status == PC_OK)
         status = parse_memory("--cap", o->cap, &share.cap, err);
+    if (status == PC_OK)
+        status = parse_memory("--shared", o->shared, &share.shared, err);
     if (status != PC_OK)
         return status;
     if (o->cap != NULL && share.cap == 0)
@@ -245,6 +114,7 @@ static enum pc_status do_make(struct connection *c, const struct options *o, cha
     Poolcap__AdminMakeGrant make = POOLCAP__ADMIN_MAKE_GRANT__INIT;
     make.name = names[0];
     make.tenant = (char *)(o->tenant != NULL ? o->tenant : "");
+    make.pod_uid = (char *)(o->pod_uid != NULL ? o->pod_uid : "");
     make.n_gpus = 1;
     make.gpus = shares;
     Poolcap__AdminRequest request = POOLCAP__ADMIN_REQUEST__INIT;
@@ -284,6 +154,7 @@ static enum pc_status do_drop(struct connection *c, const struct options *o, cha
     Poolcap__AdminDropGrant drop = POOLCAP__ADMIN_DROP_GRANT__INIT;
     drop.grant = names[0];
     drop.wait = o->wait;
+    drop.if_unused = o->if_unused;
     Poolcap__AdminRequest request = POOLCAP__ADMIN_REQUEST__INIT;
     request.body_case = POOLCAP__ADMIN_REQUEST__BODY_DROP_GRANT;
     request.drop_grant = &drop;
@@ -310,10 +181,12 @@ static const struct command {
     const char *usage, *text;
 } commands[] = {
     {"list", 0, do_list, "list [-o json]", "the GPUs, and each grant's cap and charge"},
-    {"make", 1, do_make, "make NAME --memory 4Gi [--cap 3Gi] [--gpu 0] [--tenant T]", "make a grant"},
+    {"make", 1, do_make, "make NAME --memory 4Gi [--cap 3Gi] [--gpu 0] [--tenant T] [--shared 2Gi] [--pod-uid UID]",
+     "make a grant; --shared: as much of it the tenant's earlier grants hold already, and it counts once"},
     {"bind", 2, do_bind, "bind NAME POD-UID", "let only this pod's processes use it"},
     {"set-cap", 2, do_set_cap, "set-cap NAME 3Gi [--gpu 0]", "lower or raise its cap, up to what it was granted"},
-    {"drop", 1, do_drop, "drop NAME [--wait]", "end it once its last process is gone"},
+    {"drop", 1, do_drop, "drop NAME [--wait] [--if-unused]",
+     "end it once its last process is gone; --if-unused: refuse while there is one, also of its pod"},
     {"reload", 0, do_reload, "reload", "read poolcapd's configuration file again"},
 };
 
@@ -321,10 +194,11 @@ static void usage(FILE *out)
 {
     fprintf(out, "Usage: poolcapctl [--run-directory DIR] COMMAND\n\n");
     for (size_t i = 0; i < PC_ARRAY_LEN(commands); i++)
-        fprintf(out, "  %-58s %s\n", commands[i].usage, commands[i].text);
+        fprintf(out, "  %s\n      %s\n", commands[i].usage, commands[i].text);
     fprintf(out, "\nDIR is poolcapd's run directory (variable POOLCAP_RUN_DIRECTORY, default /run/poolcap).\n"
-                 "In `list`: POOL is what the tenant's pools hold of the card, PROCESS is contexts, large and direct\n"
-                 "memory of its processes, WAITING is memory that is not seen to be free yet.\n");
+                 "In `list`: SHARED is what counts with an earlier grant of the tenant, POOL is what the tenant's\n"
+                 "pools hold of the card, PROCESS is contexts, large and direct memory of its processes, WAITING is\n"
+                 "memory that is not seen to be free yet.\n");
 }
 
 /* Takes "--flag value" or "--flag=value" at argv[*i]; NULL where it is another flag. */
@@ -349,6 +223,8 @@ static int read_arguments(int argc, char **argv, struct options *o, char **names
     } valued[] = {{"--run-directory", &o->run_directory},
                   {"--memory", &o->memory},
                   {"--cap", &o->cap},
+                  {"--shared", &o->shared},
+                  {"--pod-uid", &o->pod_uid},
                   {"--gpu", &o->gpu},
                   {"--tenant", &o->tenant}};
     int count = 0;
@@ -367,6 +243,8 @@ static int read_arguments(int argc, char **argv, struct options *o, char **names
             o->json = true;
         } else if (strcmp(argv[i], "--wait") == 0) {
             o->wait = true;
+        } else if (strcmp(argv[i], "--if-unused") == 0) {
+            o->if_unused = true;
         } else if (argv[i][0] == '-') {
             fprintf(stderr, "poolcapctl: %s: unknown flag, or its value is missing; see --help\n", argv[i]);
             return -1;

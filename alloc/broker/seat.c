@@ -111,7 +111,7 @@ static void record_kind(struct pc_seat *seat, enum pc_charge_kind kind)
 static bool context_is_booked(const struct pc_seat *seat)
 {
     const struct pc_seat *other;
-    pc_list_each (other, &seat->tenant->seats, link)
+    pc_list_each(other, &seat->tenant->seats, link)
         if (other != seat && other->attached && other->pid == seat->pid && other->starttime == seat->starttime)
             return true;
     return false;
@@ -185,7 +185,7 @@ void pc_seat_set_pending(struct pc_seat *seat, uint64_t bytes)
 struct pc_import *pc_import_find(const struct pc_seat *seat, uint64_t generation)
 {
     struct pc_import *import;
-    pc_list_each (import, &seat->imports, in_seat)
+    pc_list_each(import, &seat->imports, in_seat)
         if (import->generation->id == generation)
             return import;
     return NULL;

@@ -124,7 +124,7 @@ static bool at_end(int fd)
 void pc_session_take_over(struct pc_session *session)
 {
     struct pc_session *old;
-    pc_list_each (old, &session->grant->sessions, link) {
+    pc_list_each(old, &session->grant->sessions, link) {
         if (!same_process(old, session))
             continue;
         if (old->fd >= 0 && at_end(old->fd))

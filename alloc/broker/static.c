@@ -69,7 +69,7 @@ static unsigned count_missing(struct pc_broker *b, const struct pc_config *confi
 {
     const struct pc_grant *grant;
     unsigned missing = 0;
-    pc_list_each (grant, &b->grants, link)
+    pc_list_each(grant, &b->grants, link)
         missing += grant->record->is_static && !grant->dropping && find_wanted(config, grant->name) == NULL;
     return missing;
 }
@@ -102,7 +102,7 @@ enum pc_status pc_static_apply(struct pc_broker *b, const struct pc_config *conf
 void pc_static_drop_missing(struct pc_broker *b, const struct pc_config *config)
 {
     struct pc_grant *grant;
-    pc_list_each (grant, &b->grants, link)
+    pc_list_each(grant, &b->grants, link)
         if (grant->record->is_static && find_wanted(config, grant->name) == NULL)
             pc_grant_drop(grant);
 }
@@ -110,7 +110,7 @@ void pc_static_drop_missing(struct pc_broker *b, const struct pc_config *config)
 enum pc_status pc_static_listen(struct pc_broker *b, struct pc_error *err)
 {
     struct pc_grant *grant;
-    pc_list_each (grant, &b->grants, link) {
+    pc_list_each(grant, &b->grants, link) {
         if (grant->fd >= 0 || grant->dropping)
             continue;
         enum pc_status status = pc_grant_listen(grant, pc_request_accept, err);

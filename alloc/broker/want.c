@@ -22,6 +22,7 @@ struct pc_want {
     struct pc_tenant *tenant;
     enum pc_want_kind kind;
     uint64_t bytes;
+    uint64_t arrived_ns;
     pc_want_fn done; /* NULL: answered, or nobody waits */
     void *arg;
     struct pc_timer *timer;
@@ -46,8 +47,16 @@ static void free_want(struct pc_want *want)
     free(want);
 }
 
+/* What the driver need not be asked for would only hide what the others wait for. */
+static void take_time(const struct pc_want *want)
+{
+    if (want->kind == PC_WANT_POOLED || want->kind == PC_WANT_LARGE)
+        pc_latency_add(&want->tenant->gpu->latency, pc_loop_now_ns() - want->arrived_ns);
+}
+
 static enum outcome succeed(struct pc_want *want, const struct pc_want_result *result)
 {
+    take_time(want);
     pc_want_fn done = want->done;
     void *arg = want->arg;
     pc_tenant_publish(want->tenant);
@@ -58,6 +67,7 @@ static enum outcome succeed(struct pc_want *want, const struct pc_want_result *r
 
 static void fail(struct pc_want *want)
 {
+    take_time(want);
     struct pc_error err = want->err;
     struct pc_want_result result = {.status = err.status, .err = &err, .pool_fd = -1, .memory_fd = -1};
     pc_want_fn done = want->done;
@@ -299,7 +309,7 @@ static enum price price_of(const struct pc_generation *generation, uint64_t byte
     const struct pc_block *block;
     if (generation->state != PC_GENERATION_OPEN || !pc_ledger_generation_fits(generation->ledger, bytes, &growth))
         return NONE;
-    pc_list_each (block, &generation->parked, link)
+    pc_list_each(block, &generation->parked, link)
         if (!block->bad && block->bytes == bytes && best != OWN_PARKED)
             best = block->process == process ? OWN_PARKED : PARKED;
     if (best != NONE)
@@ -311,7 +321,7 @@ static struct pc_generation *choose(const struct pc_want *want)
 {
     struct pc_generation *generation, *best = NULL;
     enum price least = NONE;
-    pc_list_each (generation, &want->tenant->generations, link) {
+    pc_list_each(generation, &want->tenant->generations, link) {
         enum price price = price_of(generation, want->bytes, want->seat->process);
         if (price < least) {
             least = price;
@@ -455,7 +465,7 @@ static bool has_room(const struct pc_want *want)
 static bool siblings_hold(const struct pc_want *want)
 {
     const struct pc_seat *seat;
-    pc_list_each (seat, &want->tenant->seats, link)
+    pc_list_each(seat, &want->tenant->seats, link)
         if (seat->process != want->seat->process && !pc_list_empty(&seat->blocks))
             return true;
     return false;
@@ -464,7 +474,7 @@ static bool siblings_hold(const struct pc_want *want)
 static bool recently_pending(const struct pc_tenant *tenant)
 {
     const struct pc_seat *seat;
-    pc_list_each (seat, &tenant->seats, link) {
+    pc_list_each(seat, &tenant->seats, link) {
         struct pc_ledger_session_view view;
         pc_ledger_session_read(seat->ledger, &view);
         if (view.kinds[PC_CHARGE_PENDING] > 0 && pc_loop_now_ns() < seat->pending_ns + 2 * CARD_NS)
@@ -503,7 +513,7 @@ static void update_wanted(struct pc_tenant *tenant)
 {
     const struct pc_want *want;
     uint64_t most = 0;
-    pc_list_each (want, &tenant->wants, link)
+    pc_list_each(want, &tenant->wants, link)
         if (want->short_of && want->bytes > most && siblings_hold(want))
             most = want->bytes;
     pc_tenant_set_wanted(tenant, most);
@@ -526,6 +536,7 @@ enum pc_status pc_want_start(struct pc_seat *seat, enum pc_want_kind kind, uint6
     want->tenant = tenant;
     want->kind = kind;
     want->bytes = bytes;
+    want->arrived_ns = pc_loop_now_ns();
     want->done = done;
     want->arg = arg;
     pc_list_append(&tenant->wants, &want->link);
@@ -537,7 +548,7 @@ enum pc_status pc_want_start(struct pc_seat *seat, enum pc_want_kind kind, uint6
 void pc_want_cancel(struct pc_seat *seat)
 {
     struct pc_want *want;
-    pc_list_each (want, &seat->tenant->wants, link) {
+    pc_list_each(want, &seat->tenant->wants, link) {
         if (want->seat != seat)
             continue;
         want->done = NULL;
@@ -567,7 +578,7 @@ static void retry(struct pc_want *want)
 void pc_want_retry(struct pc_tenant *tenant)
 {
     struct pc_want *want;
-    pc_list_each (want, &tenant->wants, link)
+    pc_list_each(want, &tenant->wants, link)
         retry(want);
     update_wanted(tenant);
 }

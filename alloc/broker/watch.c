@@ -25,7 +25,7 @@ static bool gather(struct pc_seat *seat, struct process *out)
 {
     struct pc_seat *other;
     *out = (struct process){.first = NULL};
-    pc_list_each (other, &seat->tenant->seats, link) {
+    pc_list_each(other, &seat->tenant->seats, link) {
         struct pc_ledger_session_view view;
         if (!same(other, seat))
             continue;
@@ -51,7 +51,7 @@ static void settle_pending(const struct process *process, uint64_t used)
     uint64_t kept = process->context + process->held;
     uint64_t excess = used > kept ? used - kept : 0;
     struct pc_seat *seat;
-    pc_list_each (seat, &process->first->tenant->seats, link) {
+    pc_list_each(seat, &process->first->tenant->seats, link) {
         struct pc_ledger_session_view view;
         if (!same(seat, process->first))
             continue;
@@ -143,14 +143,14 @@ void pc_watch_look(struct pc_broker *b, const struct pc_snapshot *snapshot, cons
 {
     struct pc_grant *grant;
     struct pc_tenant *tenant;
-    pc_list_each (grant, &b->grants, link) {
+    pc_list_each(grant, &b->grants, link) {
         struct pc_session *session;
-        pc_list_each (session, &grant->sessions, link)
+        pc_list_each(session, &grant->sessions, link)
             seat_uninvited(session, snapshot);
     }
-    pc_list_each (tenant, &b->tenants, link) {
+    pc_list_each(tenant, &b->tenants, link) {
         struct pc_seat *seat;
-        pc_list_each (seat, &tenant->seats, link)
+        pc_list_each(seat, &tenant->seats, link)
             look_at(seat, &snapshot->card[tenant->gpu->index], snapshot->started_ns, report);
     }
 }

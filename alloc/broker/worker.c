@@ -31,7 +31,7 @@ struct pc_worker {
 static struct pc_account *least_served(struct pc_worker *worker)
 {
     struct pc_account *best = NULL, *it;
-    pc_list_each (it, &worker->active, link)
+    pc_list_each(it, &worker->active, link)
         if (best == NULL || it->vtime < best->vtime)
             best = it;
     return best;

@@ -20,10 +20,7 @@ static const struct symbol nvml_symbols[] = {PC_NVML_TABLE(NVML_SYMBOL)};
 
 /* Where container runtimes and distributions put the driver, after the loader's own search. */
 static const char *const folders[] = {
-    "/usr/local/nvidia/lib64",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
+    "/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
     "/run/opengl-driver/lib",
 };
 

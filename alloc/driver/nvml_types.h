@@ -20,7 +20,7 @@ enum {
     PC_NVML_ERROR_INSUFFICIENT_SIZE = 7,
 };
 
-struct pc_nvml_memory { /* nvmlMemory_v2_t */
+struct pc_nvml_memory {          /* nvmlMemory_v2_t */
     unsigned int version;        /* PC_NVML_MEMORY_VERSION on entry */
     unsigned long long total;    /* bytes on the card */
     unsigned long long reserved; /* bytes the driver and firmware keep */

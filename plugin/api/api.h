@@ -72,8 +72,9 @@ const struct pc_pod *pc_pod_watch_find_uid(const struct pc_pod_watch *watch, con
  * rest); err->code is the HTTP status, err->text quotes the server's message. */
 typedef void (*pc_api_answer)(void *arg, enum pc_status status, const struct pc_error *err);
 
-/* Merge patches (JSON text, built by the caller with jansson) of a subresource; nothing is tried again by itself. At
- * most 64 requests wait at once: the next is PC_ERR_BUSY by way of the answer. */
+/* Strategic merge patches (JSON text, built by the caller with jansson) of a subresource: conditions are a list, which
+ * a plain merge patch would replace whole. Nothing is tried again by itself. At most 64 requests wait at once: the next
+ * is PC_ERR_BUSY by way of the answer. */
 void pc_api_patch_pod_status(struct pc_api *api, const char *pod_namespace, const char *name, const char *json,
                              pc_api_answer answer, void *arg);
 void pc_api_patch_node_status(struct pc_api *api, const char *node, const char *json, pc_api_answer answer, void *arg);

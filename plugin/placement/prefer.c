@@ -61,7 +61,7 @@ enum pc_status pc_prefer(const struct pc_units *units, const struct pc_unit_set 
                          const struct pc_unit_set *must, size_t size, struct pc_unit_set *out, struct pc_error *err)
 {
     struct picture p;
-    struct pc_unit_set chosen;
+    struct pc_unit_set chosen = {.count = 0};
     size_t room = size > must->count ? size : must->count;
     enum pc_status status = pc_unit_set_make(room, &chosen, err);
     if (status != PC_OK)

@@ -42,7 +42,7 @@ static enum pc_status check_once(const struct pc_units *units, const struct pc_u
 enum pc_status pc_unit_set_parse(const struct pc_units *units, char *const *ids, size_t count, struct pc_unit_set *out,
                                  struct pc_error *err)
 {
-    struct pc_unit_set set;
+    struct pc_unit_set set = {.count = 0};
     enum pc_status status = pc_unit_set_make(count, &set, err);
     if (status != PC_OK)
         return status;

@@ -37,7 +37,9 @@ struct pool {
 static struct {
     struct pc_cuda cu;
     struct pc_devices *devices;
-    struct pc_device *device[PC_PAGE_GPUS_MAX];
+    struct pc_device *device[PC_PAGE_GPUS_MAX]; /* these three by the index in the grant, which is not the driver's */
+    char uuid[PC_PAGE_GPUS_MAX][PC_UUID_TEXT];
+    int ordinal[PC_PAGE_GPUS_MAX];
     pc_cu_stream stream;
     int fd, page_fd;
     const struct pc_page *page;
@@ -68,6 +70,22 @@ static void say_error(const struct pc_error *err)
 
 /* ---- driver ---- */
 
+/* The driver's number of a GPU that the grant has; without a grant the number is the driver's already. */
+static enum pc_status find_ordinal(int gpu, struct pc_error *err)
+{
+    struct pc_device_info info;
+    me.ordinal[gpu] = gpu;
+    if (me.uuid[gpu][0] == '\0')
+        return PC_OK;
+    for (int i = 0; i < pc_devices_count(me.devices); i++) {
+        if (pc_devices_info(me.devices, i, &info, NULL) != PC_OK || strcmp(info.uuid, me.uuid[gpu]) != 0)
+            continue;
+        me.ordinal[gpu] = i;
+        return PC_OK;
+    }
+    return pc_error_set(err, PC_ERR_DEVICE, 0, "the driver has no GPU %s", me.uuid[gpu]);
+}
+
 static enum pc_status make_context(int gpu, struct pc_error *err)
 {
     enum pc_status status = PC_OK;
@@ -77,7 +95,9 @@ static enum pc_status make_context(int gpu, struct pc_error *err)
             status = pc_devices_create(&me.cu, &me.devices, err);
     }
     if (status == PC_OK)
-        status = pc_devices_get(me.devices, gpu, &me.device[gpu], err);
+        status = find_ordinal(gpu, err);
+    if (status == PC_OK)
+        status = pc_devices_get(me.devices, me.ordinal[gpu], &me.device[gpu], err);
     if (status == PC_OK)
         status = pc_device_bind(me.device[gpu], err);
     if (status == PC_OK && me.stream == NULL)
@@ -149,6 +169,8 @@ static void do_connect(const char *path)
         close(me.page_fd);
     me.page_fd = me.fds[0];
     me.page = mmap(NULL, PC_PAGE_BYTES, PROT_READ, MAP_SHARED, me.page_fd, 0);
+    for (size_t i = 0; i < reply->hello->n_gpus && i < PC_PAGE_GPUS_MAX; i++)
+        snprintf(me.uuid[i], sizeof me.uuid[i], "%s", reply->hello->gpus[i]->uuid);
     say("ok %llu %zu", (unsigned long long)reply->hello->epoch, reply->hello->n_gpus);
 }
 
@@ -185,7 +207,7 @@ static enum pc_status import_pool(struct pool *pool, struct pc_error *err)
 {
     if (pool->handle != NULL)
         return PC_OK;
-    enum pc_status status = pc_import_pool(&me.cu, pool->gpu, pool->fd, &pool->handle, err);
+    enum pc_status status = pc_import_pool(&me.cu, me.ordinal[pool->gpu], pool->fd, &pool->handle, err);
     close(pool->fd);
     return status;
 }
@@ -194,7 +216,7 @@ static enum pc_status map_block(const Poolcap__AllocateReply *got, struct held *
 {
     struct pc_cu_ptr_export data;
     if (got->generation == 0) {
-        enum pc_status status = pc_large_map(&me.cu, held->gpu, me.fds[0], got->bytes, &held->ptr, err);
+        enum pc_status status = pc_large_map(&me.cu, me.ordinal[held->gpu], me.fds[0], got->bytes, &held->ptr, err);
         close(me.fds[0]);
         return status;
     }

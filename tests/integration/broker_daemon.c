@@ -299,7 +299,7 @@ struct daemon_figures daemon_figures(const char *grant)
             const Poolcap__AdminGrant *g = list->grants[i];
             const Poolcap__AdminGrantGpu *s = g->gpus[0];
             snprintf(after, sizeof after, "%s", g->name);
-            if (strcmp(g->name, grant) == 0)
+            if (strcmp(g->name, grant) == 0) {
                 out = (struct daemon_figures){.granted = s->granted,
                                               .cap = s->cap,
                                               .charged = s->charged,
@@ -313,9 +313,12 @@ struct daemon_figures daemon_figures(const char *grant)
                                               .inherited = s->inherited,
                                               .outside = s->outside,
                                               .refused = s->refused,
+                                              .shared = s->shared,
                                               .sessions = g->sessions,
                                               .found = true,
                                               .dropping = g->dropping};
+                snprintf(out.pod_uid, sizeof out.pod_uid, "%s", g->pod_uid);
+            }
         }
         more = list->more;
     }
@@ -329,7 +332,14 @@ struct daemon_gpu daemon_gpu(unsigned index)
                              .granted = g->granted,
                              .charged = g->charged,
                              .broken_promises = g->broken_promises,
-                             .failed_frees = g->failed_frees};
+                             .failed_frees = g->failed_frees,
+                             .pool_reserved = g->pool_reserved,
+                             .latency_sum_ns = g->latency_sum_ns};
+    out.histogram_whole = g->n_latency_buckets == g->n_latency_bounds_ns + 1 && g->n_latency_bounds_ns > 0;
+    for (size_t i = 1; i < g->n_latency_bounds_ns; i++)
+        out.histogram_whole &= g->latency_bounds_ns[i - 1] < g->latency_bounds_ns[i];
+    for (size_t i = 0; i < g->n_latency_buckets; i++)
+        out.requests += g->latency_buckets[i];
     snprintf(out.fault, sizeof out.fault, "%s", g->fault);
     return out;
 }
@@ -339,21 +349,34 @@ uint64_t daemon_epoch(void)
     return list_page("")->epoch;
 }
 
-int daemon_make(const char *name, const char *tenant, const char *gpu, uint64_t granted, uint64_t cap, char text[512])
+static char *or_empty(const char *text, const char *otherwise)
+{
+    return (char *)(uintptr_t)(text != NULL ? text : otherwise);
+}
+
+int daemon_make_with(const struct daemon_want *want, char text[512])
 {
     Poolcap__AdminGpuShare share = POOLCAP__ADMIN_GPU_SHARE__INIT, *shares[] = {&share};
     Poolcap__AdminMakeGrant make = POOLCAP__ADMIN_MAKE_GRANT__INIT;
     Poolcap__AdminRequest request = POOLCAP__ADMIN_REQUEST__INIT;
-    share.gpu = (char *)(uintptr_t)gpu;
-    share.granted = granted;
-    share.cap = cap;
-    make.name = (char *)(uintptr_t)name;
-    make.tenant = (char *)(uintptr_t)tenant;
+    share.gpu = or_empty(want->gpu, "0");
+    share.granted = want->granted;
+    share.cap = want->cap;
+    share.shared = want->shared;
+    make.name = or_empty(want->name, "");
+    make.tenant = or_empty(want->tenant, "");
+    make.pod_uid = or_empty(want->pod_uid, "");
     make.n_gpus = 1;
     make.gpus = shares;
     request.body_case = POOLCAP__ADMIN_REQUEST__BODY_MAKE_GRANT;
     request.make_grant = &make;
     return told(&request, text);
+}
+
+int daemon_make(const char *name, const char *tenant, const char *gpu, uint64_t granted, uint64_t cap, char text[512])
+{
+    struct daemon_want want = {.name = name, .tenant = tenant, .gpu = gpu, .granted = granted, .cap = cap};
+    return daemon_make_with(&want, text);
 }
 
 int daemon_set_cap(const char *grant, uint64_t cap, char text[512])
@@ -378,15 +401,26 @@ int daemon_bind(const char *grant, const char *uid, char text[512])
     return told(&request, text);
 }
 
-int daemon_drop(const char *grant, bool wait, char text[512])
+static int drop_grant(const char *grant, bool wait, bool if_unused, char text[512])
 {
     Poolcap__AdminDropGrant drop = POOLCAP__ADMIN_DROP_GRANT__INIT;
     Poolcap__AdminRequest request = POOLCAP__ADMIN_REQUEST__INIT;
     drop.grant = (char *)(uintptr_t)grant;
     drop.wait = wait;
+    drop.if_unused = if_unused;
     request.body_case = POOLCAP__ADMIN_REQUEST__BODY_DROP_GRANT;
     request.drop_grant = &drop;
     return told(&request, text);
+}
+
+int daemon_drop(const char *grant, bool wait, char text[512])
+{
+    return drop_grant(grant, wait, false, text);
+}
+
+int daemon_drop_unused(const char *grant, char text[512])
+{
+    return drop_grant(grant, false, true, text);
 }
 
 int daemon_reload(char text[512])

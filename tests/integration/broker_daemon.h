@@ -68,12 +68,15 @@ uint64_t daemon_process_bytes(unsigned gpu, pid_t pid);
 struct daemon_figures {
     uint64_t granted, cap, charged, tenant_charged, pool_reserved, pool_used, large, direct, context, pending,
         inherited;
-    uint64_t outside, refused;
+    uint64_t outside, refused, shared;
+    char pod_uid[64];
     unsigned sessions;
     bool found, dropping;
 };
 struct daemon_gpu {
-    uint64_t capacity, granted, charged, broken_promises, failed_frees;
+    uint64_t capacity, granted, charged, broken_promises, failed_frees, pool_reserved;
+    uint64_t requests, latency_sum_ns; /* of the histogram */
+    bool histogram_whole;              /* rising bounds, and one bucket more than them */
     char fault[256];
 };
 struct daemon_figures daemon_figures(const char *grant);
@@ -81,6 +84,12 @@ struct daemon_gpu daemon_gpu(unsigned index);
 uint64_t daemon_epoch(void);
 /* One request of poolcapctl's kind; the status, and the text in `text`. */
 int daemon_make(const char *name, const char *tenant, const char *gpu, uint64_t granted, uint64_t cap, char text[512]);
+struct daemon_want {
+    const char *name, *tenant, *gpu, *pod_uid; /* NULL: empty; gpu: 0 */
+    uint64_t granted, cap, shared;
+};
+int daemon_make_with(const struct daemon_want *want, char text[512]);
+int daemon_drop_unused(const char *grant, char text[512]);
 int daemon_set_cap(const char *grant, uint64_t cap, char text[512]);
 int daemon_bind(const char *grant, const char *uid, char text[512]);
 int daemon_drop(const char *grant, bool wait, char text[512]);

@@ -114,7 +114,21 @@ static void test_make(void **state)
     assert_int_equal(daemon_make("made", "", "0", 256 * PC_MIB, 0, text), PC_OK);
     assert_non_null(strstr(text, "grants/made/poolcap.sock"));
     assert_int_equal(daemon_figures("made").cap, 256 * PC_MIB);
-    assert_int_equal(daemon_make("made", "", "0", 256 * PC_MIB, 0, text), PC_ERR_EXISTS);
+    /* The plugin repeats itself: what is there already is made; anything else of that name is not. */
+    assert_int_equal(daemon_make("made", "made", "0", 256 * PC_MIB, 256 * PC_MIB, text), PC_OK);
+    assert_non_null(strstr(text, "grants/made/poolcap.sock"));
+    assert_int_equal(daemon_make("made", "", "0", 288 * PC_MIB, 0, text), PC_ERR_EXISTS);
+    assert_non_null(strstr(text, "with another amount of memory"));
+    assert_int_equal(daemon_make("made", "", "0", 256 * PC_MIB, 192 * PC_MIB, text), PC_ERR_EXISTS);
+    assert_non_null(strstr(text, "with another cap"));
+    assert_int_equal(daemon_make("made", "", "1", 256 * PC_MIB, 0, text), PC_ERR_EXISTS);
+    assert_non_null(strstr(text, "with another GPU"));
+    assert_int_equal(daemon_make("made", "t", "0", 256 * PC_MIB, 0, text), PC_ERR_EXISTS);
+    assert_non_null(strstr(text, "with another tenant"));
+    struct daemon_want bound = {.name = "made", .pod_uid = "1-2", .granted = 256 * PC_MIB};
+    assert_int_equal(daemon_make_with(&bound, text), PC_ERR_EXISTS);
+    assert_non_null(strstr(text, "with another pod"));
+    assert_int_equal(daemon_figures("made").cap, 256 * PC_MIB);
     assert_int_equal(daemon_make("../made", "", "0", 256 * PC_MIB, 0, text), PC_ERR_INVALID);
     assert_int_equal(daemon_make("", "", "0", 256 * PC_MIB, 0, text), PC_ERR_INVALID);
     assert_int_equal(daemon_make("b", "no/name", "0", 256 * PC_MIB, 0, text), PC_ERR_INVALID);
@@ -229,8 +243,7 @@ static void test_64_tenants(void **state)
     static struct actor actors[TENANTS * 2];
     size_t used = 0;
     for (int i = 0; i < TENANTS * 2; i++)
-        used +=
-            (size_t)snprintf(yaml + used, sizeof yaml - used, "- name: t%d\n  gpu: %d\n  memory: 96Mi\n", i, i % 2);
+        used += (size_t)snprintf(yaml + used, sizeof yaml - used, "- name: t%d\n  gpu: %d\n  memory: 96Mi\n", i, i % 2);
     daemon_begin(yaml);
     for (int i = 0; i < TENANTS * 2; i++) {
         char name[16];
@@ -239,6 +252,9 @@ static void test_64_tenants(void **state)
         assert_ok(&actors[i], "reserve 0 %llu", 32 * PC_MIB);
         assert_true(daemon_figures(name).charged == 96 * PC_MIB); /* the list comes in pages */
     }
+    /* The actors' contexts are on the GPU of their grant: all on one, they would not fit. */
+    assert_int_equal(daemon_card_used(0), (TENANTS + 1) * CONTEXT);
+    assert_int_equal(daemon_card_used(1), (TENANTS + 1) * CONTEXT);
     printf("poolcapd with %d tenants: %llu KiB anonymous\n", TENANTS * 2, (unsigned long long)anonymous_kib());
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     assert_true(anonymous_kib() < 16 * 1024);

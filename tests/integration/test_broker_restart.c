@@ -271,6 +271,76 @@ static void test_other_boot(void **state)
     assert_int_equal(daemon_figures("a").tenant_charged, 0);
 }
 
+/*
+ * Makes a file of version 3 of the file, which it has to be able to be: the same tables, and a grant's record ended
+ * with its pod's UID.
+ */
+static void to_version_3(const char *path)
+{
+    static const struct {
+        size_t now, then, count;
+    } tables[] = {{72, 72, 32},    {1504, 1240, 1024}, {144, 144, 2048},
+                  {32, 32, 16384}, {160, 160, 4096},   {152, 152, 8192}};
+    enum { HEADER = 4096, MOST = 8 << 20 };
+    char *old = calloc(1, MOST), *made = calloc(1, MOST);
+    FILE *f = fopen(path, "re");
+    assert_true(old != NULL && made != NULL && f != NULL);
+    size_t size = fread(old, 1, MOST, f), at = HEADER, to = HEADER;
+    fclose(f);
+    memcpy(made, old, HEADER);
+    assert_int_equal(((uint64_t *)(void *)made)[1], 4);
+    ((uint64_t *)(void *)made)[1] = 3;
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        for (size_t n = 0; n < tables[i].count; n++)
+            memcpy(made + to + n * tables[i].then, old + at + n * tables[i].now, tables[i].then);
+        at += (tables[i].now * tables[i].count + 4095) / 4096 * 4096;
+        to += (tables[i].then * tables[i].count + 4095) / 4096 * 4096;
+    }
+    assert_int_equal(at, size);
+    f = fopen(path, "we");
+    assert_int_equal(fwrite(made, 1, to, f), to);
+    fclose(f);
+    free(old);
+    free(made);
+}
+
+/* An upgrade: the poolcapd before had books without shared units. */
+static void test_version_before(void **state)
+{
+    (void)state;
+    struct actor a;
+    char path[300], text[512];
+    daemon_begin("- name: a\n  memory: 512Mi\n");
+    assert_int_equal(daemon_make("made", "t", "0", 1024 * PC_MIB, 512 * PC_MIB, text), PC_OK);
+    daemon_actor(&a, "made");
+    assert_ok(&a, "alloc 0 %llu", 4 * GRANULE);
+    uint64_t block = actor_number(&a, 0), epoch = daemon_epoch();
+    assert_ok(&a, "write %llu 5", (unsigned long long)block);
+    assert_ok(&a, "large 0 %llu", 64 * PC_MIB);
+    snprintf(path, sizeof path, "%s/books", daemon_directory());
+    daemon_kill();
+    to_version_3(path);
+    daemon_start();
+    assert_int_equal(daemon_epoch(), epoch + 1);
+    struct daemon_figures f = daemon_figures("made");
+    assert_int_equal(f.granted, 1024 * PC_MIB);
+    assert_int_equal(f.cap, 512 * PC_MIB);
+    assert_int_equal(f.shared, 0);
+    assert_int_equal(f.inherited, 4 * GRANULE);
+    assert_int_equal(f.large, 64 * PC_MIB);
+    assert_int_equal(daemon_gpu(0).granted, (512 + 1024) * PC_MIB);
+    assert_true(daemon_books_equal_card());
+    struct daemon_want app = {.name = "app", .tenant = "t", .granted = 512 * PC_MIB, .shared = 512 * PC_MIB};
+    assert_int_equal(daemon_make_with(&app, text), PC_OK);
+    assert_int_equal(daemon_gpu(0).granted, (512 + 1024) * PC_MIB);
+    restart(); /* from books that are of this version now */
+    assert_int_equal(daemon_figures("app").shared, 512 * PC_MIB);
+    assert_int_equal(daemon_figures("made").inherited, 4 * GRANULE);
+    assert_ok(&a, "connect %s", daemon_socket("made"));
+    assert_ok(&a, "check %llu 5", (unsigned long long)block);
+    actor_end(&a);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "actor") == 0)
@@ -281,7 +351,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(test_died_meanwhile, end), cmocka_unit_test_teardown(test_child_meanwhile, end),
         cmocka_unit_test_teardown(test_lied_about_old, end), cmocka_unit_test_teardown(test_grants_come_back, end),
         cmocka_unit_test_teardown(test_orderly_stop, end),   cmocka_unit_test_teardown(test_killed_at_any_moment, end),
-        cmocka_unit_test_teardown(test_other_boot, end),
+        cmocka_unit_test_teardown(test_other_boot, end),     cmocka_unit_test_teardown(test_version_before, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
