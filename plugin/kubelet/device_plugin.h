@@ -47,7 +47,8 @@ struct pc_device_plugin_config {
  * earlier life of ours left there, begins to watch the directory, serves, and registers as soon as there is a
  * kubelet.sock. Serves before it registers, always. A directory that is not there is waited for, also later.
  * The kubelet deletes every socket in the directory when it starts: ours is made again before registering.
- * A registration that fails is tried again after 100 ms, doubling to 5 s, and at once when kubelet.sock is made anew.
+ * A registration that fails is tried again after 100 ms, doubling to 5 s; at once when kubelet.sock is made anew, and
+ * then after 5 ms, doubling.
  * So is one whose stream ends, which begins with no wait, unless the one before ended within 5 s too.
  * Texts of config are copied; ops and arg outlive the plugin.
  * Errors: PC_ERR_INVALID (path relative or too long), PC_ERR_BUSY, PC_ERR_IO, PC_ERR_HOST_MEMORY.

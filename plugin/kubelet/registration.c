@@ -9,6 +9,9 @@
 #include "proto/device_plugin.pb-c.h"
 
 enum {
+    /* A kubelet.sock that was just made has a name before anybody listens at it: bind and listen are two calls, and the
+     * watch tells of the first. So the first tries there come quicker, and quieter. */
+    NEW_SOCKET_FIRST_MS = 5,
     BACK_OFF_FIRST_MS = 100,
     BACK_OFF_MOST_MS = 5000,
     /* Inside Register the kubelet dials back, for up to 10 s, and then asks for our options (facts). */
@@ -40,6 +43,7 @@ struct pc_registration {
     enum state state;
     struct pc_timer *timer;
     uint64_t delay_ms; /* before the next try */
+    uint64_t first_ms; /* the delay after one that was 0 */
     struct pc_rpc_channel *channel;
     struct identity tried; /* all zero: there was none */
     const void *stream;    /* this registration's; NULL: not open, or none is waited for */
@@ -58,7 +62,7 @@ static void wait_for_next(struct pc_registration *r)
     r->state = WAITING;
     r->stream = NULL;
     pc_timer_start(r->timer, r->delay_ms, 0);
-    r->delay_ms = r->delay_ms == 0 ? BACK_OFF_FIRST_MS : r->delay_ms * 2;
+    r->delay_ms = r->delay_ms == 0 ? r->first_ms : r->delay_ms * 2;
     if (r->delay_ms > BACK_OFF_MOST_MS)
         r->delay_ms = BACK_OFF_MOST_MS;
 }
@@ -73,9 +77,10 @@ static void leave(struct pc_registration *r)
 
 static void fail(struct pc_registration *r, const char *why)
 {
+    bool quiet = r->said || r->delay_ms < BACK_OFF_FIRST_MS;
     r->failures++;
-    pc_log(r->said ? PC_LOG_DEBUG : PC_LOG_WARN, "kubelet", "cannot register %s, trying on: %s", r->resource, why);
-    r->said = true;
+    pc_log(quiet ? PC_LOG_DEBUG : PC_LOG_WARN, "kubelet", "cannot register %s, trying on: %s", r->resource, why);
+    r->said = r->said || !quiet;
     leave(r);
 }
 
@@ -84,6 +89,7 @@ static void succeed(struct pc_registration *r)
     r->state = REGISTERED;
     r->since_ns = pc_loop_now_ns();
     r->said = false;
+    r->first_ms = BACK_OFF_FIRST_MS;
     if (!r->brief)
         r->delay_ms = 0;
     pc_timer_start(r->timer, 0, 0); /* which closes the channel: not here, in its own answer */
@@ -201,7 +207,6 @@ static void on_timer(struct pc_loop *loop, void *arg)
 
 void pc_registration_begin(struct pc_registration *r)
 {
-    r->delay_ms = 0;
     wait_for_next(r);
 }
 
@@ -215,6 +220,7 @@ void pc_registration_look(struct pc_registration *r)
         return;
     }
     r->delay_ms = 0;
+    r->first_ms = NEW_SOCKET_FIRST_MS;
     r->brief = false;
     leave(r);
 }
@@ -274,6 +280,7 @@ enum pc_status pc_registration_create(struct pc_loop *loop, struct pc_rpc *rpc, 
     r->rpc = rpc;
     r->ops = ops;
     r->arg = arg;
+    r->first_ms = BACK_OFF_FIRST_MS;
     *out = r;
     return PC_OK;
 }
