@@ -14,7 +14,7 @@ $(O)/tests/plugin/%: $(O)/tests/plugin/%.o $(call obj,$(PLUGIN_TEST_HELPERS)) $(
 # gRPC core is not built with the thread sanitizer, which then sees no order in what passes through it; what has no gRPC in
 # it has one thread. So that sanitizer has nothing to say here.
 PLUGIN_TEST_RUN := $(if $(filter thread,$(SANITIZER)),\
-  $(filter-out %_rpc %_device_plugin %_pod_resources,$(PLUGIN_TEST_BIN)),$(PLUGIN_TEST_BIN))
+  $(filter-out %_rpc %_pod_resources $(O)/tests/plugin/test_device_%,$(PLUGIN_TEST_BIN)),$(PLUGIN_TEST_BIN))
 
 plugin-test: $(PLUGIN_TEST_RUN) ## Run the plugin's tests
 	$(Q)tests/run-each $(O) $(PLUGIN_TEST_RUN)
