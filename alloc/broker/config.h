@@ -1,6 +1,6 @@
 /*
  * poolcapd's configuration: a YAML file, environment, flags (flag > env > file), and the static grants, which stand in
- * the file only. Every key is a row of one table in config.c; --help and the messages come from it.
+ * the file only (config_grants.c). Every other key is a row of one table in config.c: see alloc/options/options.h.
  */
 #ifndef PC_BROKER_CONFIG_H
 #define PC_BROKER_CONFIG_H
@@ -11,6 +11,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/log.h"
+#include "alloc/options/options.h"
 #include "proto/page.h"
 
 enum { PC_NAME_MAX = 64, PC_GPU_REF_MAX = 64, PC_PATH_MAX = 256 };
@@ -57,12 +58,11 @@ enum pc_status pc_config_parse(const char *name, const char *text, size_t length
  * Command line and environment over the file that --config (or POOLCAP_CONFIG) names.
  * *action tells what the flags asked for. Errors: PC_ERR_INVALID; the text names the flag or the variable.
  */
-enum pc_config_action { PC_CONFIG_RUN, PC_CONFIG_HELP, PC_CONFIG_VERSION, PC_CONFIG_CHECK };
-enum pc_status pc_config_load(int argc, char **argv, struct pc_config *out, enum pc_config_action *action,
+enum pc_status pc_config_load(int argc, char **argv, struct pc_config *out, enum pc_option_action *action,
                               struct pc_error *err);
 
-/* Prints --help from the table. */
-void pc_config_usage(void);
+void pc_config_usage(void); /* --help */
+void pc_config_docs(void);  /* --docs */
 
 /* Whether a name may be a grant's: 1 to 63 of [A-Za-z0-9._-], not beginning with a dot. */
 bool pc_config_name_ok(const char *name);

@@ -40,20 +40,23 @@ int main(int argc, char **argv)
 {
     static struct pc_broker broker;
     struct pc_error err = {.text = ""};
-    enum pc_config_action action;
+    enum pc_option_action action;
     if (pc_config_load(argc, argv, &broker.config, &action, &err) != PC_OK)
         return fail(&err);
     switch (action) {
-    case PC_CONFIG_HELP:
+    case PC_OPTIONS_HELP:
         pc_config_usage();
         return 0;
-    case PC_CONFIG_VERSION:
+    case PC_OPTIONS_VERSION:
         puts("poolcapd " POOLCAP_VERSION);
         return 0;
-    case PC_CONFIG_CHECK:
+    case PC_OPTIONS_CHECK:
         printf("the configuration is good: %u grants\n", broker.config.grants);
         return 0;
-    case PC_CONFIG_RUN:
+    case PC_OPTIONS_DOCS:
+        pc_config_docs();
+        return 0;
+    case PC_OPTIONS_RUN:
         break;
     }
     return serve(&broker);

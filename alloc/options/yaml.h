@@ -2,6 +2,8 @@
 #ifndef PC_OPTIONS_YAML_H
 #define PC_OPTIONS_YAML_H
 
+#include <stdbool.h>
+
 #include <yaml.h>
 
 #include "alloc/base/error.h"
@@ -26,8 +28,17 @@ enum pc_status pc_yaml_at(struct pc_yaml *yaml, int node, enum pc_status status)
 /* The text of a scalar without NUL bytes in it; refused otherwise. what names it. */
 enum pc_status pc_yaml_text(struct pc_yaml *yaml, int node, const char *what, const char **out);
 
-/* Calls each for every pair of a mapping; a key named twice is refused. */
+/* Whether nothing stands behind the key. */
+bool pc_yaml_empty(struct pc_yaml *yaml, int node);
+
+unsigned pc_yaml_line(struct pc_yaml *yaml, int node); /* from 1 */
+
+/* Calls each for every pair of a mapping; a key named twice, and more than 32 of them, are refused. */
 typedef enum pc_status (*pc_yaml_pair)(struct pc_yaml *yaml, const char *key, int key_node, int value, void *arg);
 enum pc_status pc_yaml_each(struct pc_yaml *yaml, int node, const char *what, pc_yaml_pair each, void *arg);
+
+/* Calls each for every item of a list. */
+typedef enum pc_status (*pc_yaml_item)(struct pc_yaml *yaml, int item, void *arg);
+enum pc_status pc_yaml_items(struct pc_yaml *yaml, int node, const char *what, pc_yaml_item each, void *arg);
 
 #endif

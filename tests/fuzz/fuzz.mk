@@ -15,7 +15,7 @@ FUZZ_SAN := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fra
 FUZZ_CFLAGS := -std=gnu11 -g -O1 -pthread -D_GNU_SOURCE -DPOOLCAP_VERSION='"$(VERSION)"' -I. -I$(FO)/gen -w \
                -MMD -MP $(FUZZ_SAN)
 
-FUZZ_SRC := $(call src,alloc/base alloc/driver alloc/pool alloc/ledger proto) \
+FUZZ_SRC := $(call src,alloc/base alloc/options alloc/driver alloc/pool alloc/ledger proto) \
             $(filter-out %/main.c %/poolcapctl.c,$(call src,alloc/broker)) \
             $(addprefix plugin/kubelet/,base64.c checkpoint.c claims.c text.c)
 FUZZ_GEN_C := $(patsubst proto/%.proto,$(FO)/gen/proto/%.pb-c.c,$(PROTOS))

@@ -117,14 +117,14 @@ static void test_precedence(void **state)
     setenv("POOLCAP_RUN_DIRECTORY", "/env", 1);
     struct pc_config config;
     struct pc_error err;
-    enum pc_config_action action;
+    enum pc_option_action action;
     char *argv[] = {ARG("poolcapd"), ARG("--config"), file, ARG("--run-directory=/flag"), ARG("--simulated"), NULL};
     assert_int_equal(pc_config_load(5, argv, &config, &action, &err), PC_OK);
     assert_string_equal(config.run_directory, "/flag");
     assert_int_equal(config.reserve, 2 * PC_GIB);
     assert_int_equal(config.log_level, PC_LOG_WARN);
     assert_true(config.simulated);
-    assert_int_equal(action, PC_CONFIG_RUN);
+    assert_int_equal(action, PC_OPTIONS_RUN);
     pc_config_clear(&config);
 
     setenv("POOLCAP_RESERVE", "much", 1);
@@ -140,7 +140,7 @@ static void test_bad_flags(void **state)
     (void)state;
     struct pc_config config;
     struct pc_error err;
-    enum pc_config_action action;
+    enum pc_option_action action;
     char *unknown[] = {ARG("poolcapd"), ARG("--confg=x"), NULL};
     assert_int_equal(pc_config_load(2, unknown, &config, &action, &err), PC_ERR_INVALID);
     assert_non_null(strstr(err.text, "--help"));
@@ -151,7 +151,7 @@ static void test_bad_flags(void **state)
     assert_non_null(strstr(err.text, "/nonexistent/x.yaml"));
     char *help[] = {ARG("poolcapd"), ARG("--help"), NULL};
     assert_int_equal(pc_config_load(2, help, &config, &action, &err), PC_OK);
-    assert_int_equal(action, PC_CONFIG_HELP);
+    assert_int_equal(action, PC_OPTIONS_HELP);
 }
 
 int main(void)
