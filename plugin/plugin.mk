@@ -1,8 +1,8 @@
 # poolcap-plugin: the device plugin. Its messages and libraries stay out of poolcapd and of the shim.
 
 LIB_PLUGIN := -lgrpc -lgpr -lcurl -ljansson -lmicrohttpd
-PLUGIN_C := $(wildcard plugin/*.c) $(call src,plugin/rpc plugin/kubelet plugin/api plugin/daemon plugin/placement \
-            plugin/node plugin/metrics)
+PLUGIN_C := $(wildcard plugin/*.c) $(call src,plugin/text plugin/rpc plugin/kubelet plugin/api plugin/daemon \
+            plugin/placement plugin/node plugin/metrics)
 # main.o alone is not for tests.
 PLUGIN_MAIN_O := $(O)/plugin/main.o
 PLUGIN_PARTS_O := $(filter-out $(PLUGIN_MAIN_O),$(call obj,$(PLUGIN_C)))

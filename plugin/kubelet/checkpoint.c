@@ -25,7 +25,7 @@
 #include "plugin/kubelet/base64.h"
 #include "plugin/kubelet/claims.h"
 #include "plugin/kubelet/pod_resources.h"
-#include "plugin/kubelet/text.h"
+#include "plugin/text/text.h"
 #include "proto/device_plugin.pb-c.h"
 
 /* 40,000 ids make 3.3 MB (facts); what is over this is no checkpoint. */

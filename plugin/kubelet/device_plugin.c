@@ -13,7 +13,7 @@
 #include "plugin/kubelet/directory_watch.h"
 #include "plugin/kubelet/registration.h"
 #include "plugin/kubelet/serving.h"
-#include "plugin/kubelet/text.h"
+#include "plugin/text/text.h"
 
 enum { CODE_INVALID_ARGUMENT = 3, CODE_RESOURCE_EXHAUSTED = 8, ID_MAX_BYTES = 1024 }; /* codes are gRPC's */
 

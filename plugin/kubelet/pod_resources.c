@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "plugin/kubelet/claims.h"
-#include "plugin/kubelet/text.h"
+#include "plugin/text/text.h"
 #include "proto/pod_resources.pb-c.h"
 
 enum {

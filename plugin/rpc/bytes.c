@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "plugin/rpc/internal.h"
+#include "plugin/text/text.h"
 
 enum { DEPTH_MAX = 16, WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
@@ -33,41 +34,6 @@ ProtobufCMessage *pc_rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessage
 
 /* ---- text ---- */
 
-/* Length of the UTF-8 sequence at p, or 0: overlong forms, surrogates, what is beyond U+10FFFF, and NUL are refused. */
-static size_t sequence(const uint8_t *p, size_t left)
-{
-    static const struct {
-        uint8_t first, last, low, high; /* of the lead byte, and of the byte behind it */
-        uint8_t length;
-    } forms[] = {
-        {0x01, 0x7f, 0, 0, 1},       {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
-        {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
-        {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
-    };
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        if (p[0] < forms[i].first || p[0] > forms[i].last)
-            continue;
-        if (forms[i].length > left || (forms[i].length > 1 && (p[1] < forms[i].low || p[1] > forms[i].high)))
-            return 0;
-        for (size_t k = 2; k < forms[i].length; k++)
-            if ((p[k] & 0xc0) != 0x80)
-                return 0;
-        return forms[i].length;
-    }
-    return 0;
-}
-
-static bool text_ok(const uint8_t *p, size_t length)
-{
-    for (size_t i = 0; i < length;) {
-        size_t n = sequence(p + i, length - i);
-        if (n == 0)
-            return false;
-        i += n;
-    }
-    return true;
-}
-
 static bool take_varint(const uint8_t **p, const uint8_t *end, uint64_t *out)
 {
     *out = 0;
@@ -90,7 +56,7 @@ static bool bytes_ok(const ProtobufCMessageDescriptor *type, uint64_t number, co
     if (field == NULL)
         return true; /* not ours: it is never looked at */
     if (field->type == PROTOBUF_C_TYPE_STRING)
-        return text_ok(p, length);
+        return pc_utf8_ok(p, length);
     if (field->type == PROTOBUF_C_TYPE_MESSAGE)
         return walk(field->descriptor, p, length, depth + 1);
     return true;

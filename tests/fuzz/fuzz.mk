@@ -17,7 +17,7 @@ FUZZ_CFLAGS := -std=gnu11 -g -O1 -pthread -D_GNU_SOURCE -DPOOLCAP_VERSION='"$(VE
 
 FUZZ_SRC := $(call src,alloc/base alloc/options alloc/driver alloc/pool alloc/ledger proto) \
             $(filter-out %/main.c %/poolcapctl.c,$(call src,alloc/broker)) \
-            $(addprefix plugin/kubelet/,base64.c checkpoint.c claims.c text.c)
+            $(addprefix plugin/,kubelet/base64.c kubelet/checkpoint.c kubelet/claims.c text/text.c)
 FUZZ_GEN_C := $(patsubst proto/%.proto,$(FO)/gen/proto/%.pb-c.c,$(PROTOS))
 FUZZ_O := $(patsubst %.c,$(FO)/%.o,$(FUZZ_SRC)) $(FUZZ_GEN_C:.c=.o)
 FUZZ_HARNESS := $(patsubst tests/fuzz/%.c,$(FO)/bin/%,$(wildcard tests/fuzz/$(or $(FUZZ_ONLY),fuzz_*).c))

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "plugin/kubelet/pod_resources.h"
-#include "plugin/kubelet/text.h"
+#include "plugin/text/text.h"
 #include "tests/fuzz/fuzz.h"
 
 #define RESOURCE "poolcap.dev/gpu-memory"

@@ -15,7 +15,7 @@
 #include "alloc/base/cleanup.h"
 #include "plugin/kubelet/base64.h"
 #include "plugin/kubelet/pod_resources.h"
-#include "plugin/kubelet/text.h"
+#include "plugin/text/text.h"
 
 #define RESOURCE "poolcap.dev/gpu-memory"
 
