@@ -23,17 +23,6 @@ static int fail(const struct pc_error *err)
     return 1;
 }
 
-/* Signals are read by the loop; no thread, also none of gRPC's, may take them. */
-static void mask_signals(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
 static void on_signal(struct pc_loop *loop, int number, void *arg)
 {
     (void)arg;
@@ -87,7 +76,7 @@ static int serve(struct program *p)
 {
     struct pc_error err = {.text = ""};
     pc_log_set_level(p->config.log_level);
-    mask_signals();
+    pc_loop_block_signals();
     enum pc_status status = start(p, &err);
     if (status == PC_OK) {
         pc_log_info("plugin", "poolcap-plugin " POOLCAP_VERSION " advertises %s on node %s", p->config.resource_name,

@@ -171,6 +171,16 @@ static void signal_ready(struct pc_loop *loop, int fd, uint32_t events, void *ar
         signal->callback(loop, (int)info.ssi_signo, signal->arg);
 }
 
+void pc_loop_block_signals(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL); /* one thread: and the shim, which has this file, may name old symbols only */
+    signal(SIGPIPE, SIG_IGN);
+}
+
 enum pc_status pc_loop_signal(struct pc_loop *loop, int signal_number, pc_signal_fn callback, void *arg,
                               struct pc_error *err)
 {

@@ -94,8 +94,14 @@ void pc_timer_free(struct pc_timer *timer); /* stops it too; also from its own c
 enum pc_status pc_loop_post(struct pc_loop *loop, pc_post_fn fn, void *arg, struct pc_error *err);
 
 /*
+ * Blocks SIGTERM and SIGINT in this thread and those that it starts, and ignores SIGPIPE. A daemon's main calls it
+ * before any thread starts, also a library's: only the loop may take its end.
+ */
+void pc_loop_block_signals(void);
+
+/*
  * Calls back on a signal, by a signalfd that the loop owns. The caller has blocked the signal in every thread before
- * (pthread_sigmask in main, before threads start); an unblocked one would take its default action instead. Signals of
+ * (pc_loop_block_signals, or pthread_sigmask); an unblocked one would take its default action instead. Signals of
  * the same number that come close together are one call, as always. Errors: PC_ERR_IO, PC_ERR_HOST_MEMORY.
  */
 enum pc_status pc_loop_signal(struct pc_loop *loop, int signal_number, pc_signal_fn callback, void *arg,

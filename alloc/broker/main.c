@@ -1,5 +1,4 @@
 /* poolcapd: parses, starts, serves, stops. What it does stands in state.h. */
-#include <signal.h>
 #include <stdio.h>
 
 #include "alloc/base/log.h"
@@ -11,22 +10,11 @@ static int fail(const struct pc_error *err)
     return 1;
 }
 
-/* Signals are read by the loop; no thread, also none that a library starts, may take them. */
-static void mask_signals(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
 static int serve(struct pc_broker *broker)
 {
     struct pc_error err = {.text = ""};
     pc_log_set_level(broker->config.log_level);
-    mask_signals();
+    pc_loop_block_signals();
     enum pc_status status = pc_broker_start(broker, &err);
     if (status == PC_OK) {
         pc_log_info("broker", "poolcapd " POOLCAP_VERSION " serves in %s", broker->config.run_directory);
