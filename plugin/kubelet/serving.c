@@ -21,8 +21,6 @@ struct pc_serving {
     void *arg;
     struct pc_rpc_server *server; /* NULL: none yet */
     unsigned starts;
-    dev_t device; /* of its socket */
-    ino_t inode;
     int lock;
     char directory[SOCKET_PATH_MAX + 1], prefix[NAME_ROOM / 2], name[NAME_ROOM];
 };
@@ -92,31 +90,17 @@ static enum pc_status hold_lock(struct pc_serving *s, struct pc_error *err)
 
 /* ---- the socket ---- */
 
-static bool there(const struct pc_serving *s)
-{
-    struct stat st;
-    struct path path = path_of(s, s->name);
-    return s->server != NULL && lstat(path.text, &st) == 0 && st.st_dev == s->device && st.st_ino == s->inode;
-}
-
 static enum pc_status start(struct pc_serving *s, struct pc_error *err)
 {
     char name[NAME_ROOM];
-    struct stat st;
     struct pc_rpc_server *server = NULL;
     snprintf(name, sizeof name, "%s-%ld-%u.sock", s->prefix, (long)getpid(), ++s->starts);
     struct path path = path_of(s, name);
     enum pc_status status = pc_rpc_server_start(s->rpc, path.text, s->methods, s->methods_count, s->arg, &server, err);
     if (status != PC_OK)
         return status;
-    if (lstat(path.text, &st) < 0) {
-        pc_rpc_server_stop(server);
-        return pc_error_errno(err, errno, "our socket %.200s is gone as soon as it was made", path.text);
-    }
     struct pc_rpc_server *old = s->server;
     s->server = server;
-    s->device = st.st_dev;
-    s->inode = st.st_ino;
     memcpy(s->name, name, sizeof name);
     /*
      * Before the registration that follows: a kubelet that still has a stream of the old server disconnects whoever is
@@ -137,7 +121,7 @@ enum pc_status pc_serving_renew(struct pc_serving *s, struct pc_error *err)
         return pc_error_errno(err, errno, "cannot use %s", s->directory);
     }
     enum pc_status status = hold_lock(s, err);
-    if (status != PC_OK || there(s))
+    if (status != PC_OK || (s->server != NULL && pc_rpc_server_there(s->server)))
         return status;
     return start(s, err);
 }

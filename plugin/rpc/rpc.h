@@ -11,6 +11,7 @@
 #ifndef PC_PLUGIN_RPC_H
 #define PC_PLUGIN_RPC_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -56,6 +57,8 @@ enum pc_status pc_rpc_server_start(struct pc_rpc *rpc, const char *socket_path, 
                                    size_t count, void *arg, struct pc_rpc_server **out, struct pc_error *err);
 /* Cancels every call (their `gone` runs before this returns), closes and unlinks the socket if it is still its own. */
 void pc_rpc_server_stop(struct pc_rpc_server *server);
+/* Whether the socket at its path is still the one that it made: the kubelet deletes sockets, and others make theirs. */
+bool pc_rpc_server_there(const struct pc_rpc_server *server);
 
 /* Ends a unary call. reply is packed before this returns. */
 void pc_rpc_reply(struct pc_rpc_call *call, const ProtobufCMessage *reply);

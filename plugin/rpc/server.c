@@ -67,12 +67,11 @@ static grpc_server *make_server(void)
     return grpc_server_create(&args, NULL);
 }
 
-static void unlink_own(const struct pc_rpc_server *server)
+bool pc_rpc_server_there(const struct pc_rpc_server *server)
 {
     struct stat st;
-    if (server->inode != 0 && lstat(server->path, &st) == 0 && st.st_dev == server->device &&
-        st.st_ino == server->inode)
-        unlink(server->path);
+    return server->inode != 0 && lstat(server->path, &st) == 0 && st.st_dev == server->device &&
+           st.st_ino == server->inode;
 }
 
 static void close_socket(struct pc_rpc_server *server)
@@ -82,7 +81,8 @@ static void close_socket(struct pc_rpc_server *server)
     if (server->fd >= 0)
         close(server->fd);
     server->fd = -1;
-    unlink_own(server);
+    if (pc_rpc_server_there(server))
+        unlink(server->path);
 }
 
 static void on_shutdown(void *owner, bool ok)
@@ -123,7 +123,6 @@ void pc_rpc_server_stop(struct pc_rpc_server *server)
 {
     if (server == NULL)
         return;
-    server->stopped = true;
     close_socket(server);
     while (server->calls != NULL)
         pc_rpc_call_abandon(server->calls);

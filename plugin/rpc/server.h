@@ -17,7 +17,6 @@ struct pc_rpc_server {
     struct pc_watch *watch;
     struct pc_rpc_call *calls; /* that are not over */
     struct pc_rpc_tag shutdown;
-    bool stopped;
 };
 
 /* Asks core for the next call. */
