@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "alloc/base/bytes.h"
 #include "alloc/base/cleanup.h"
 
 static const char *const strategies[] = {[PC_DEVICES_CDI] = "cdi",
@@ -49,7 +50,7 @@ static const struct pc_option_table table = {
 /* What is wrong with values that are each fine. */
 static enum pc_status check(struct pc_plugin_config *c, struct pc_error *err)
 {
-    if (c->unit == 0 || c->unit % (32ull << 20) != 0)
+    if (c->unit == 0 || c->unit % PC_POOL_GRANULE != 0)
         return pc_error_set(err, PC_ERR_INVALID, 0, "unit is %llu bytes; it has to be a multiple of 32Mi, e.g. 256Mi",
                             (unsigned long long)c->unit);
     if (strchr(c->resource_name, '/') == NULL)

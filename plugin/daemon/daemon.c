@@ -16,7 +16,7 @@ enum { RETRY_MIN_MS = 100, RETRY_MAX_MS = 1000, ANSWER_MS = 10000, PATH = 108 };
 /* One question: it waits in line, then for its answer. */
 struct question {
     struct question *next;
-    Poolcap__AdminRequest *request; /* unpacked copy, our own */
+    ProtobufCMessage *request; /* a copy of our own */
     pc_daemon_answer answer;
     void *arg;
 };
@@ -39,8 +39,7 @@ static void connect_now(struct pc_daemon *d);
 
 static void free_question(struct question *q)
 {
-    if (q->request != NULL)
-        poolcap__admin_request__free_unpacked(q->request, NULL);
+    protobuf_c_message_free_unpacked(q->request, NULL);
     free(q);
 }
 
@@ -96,7 +95,7 @@ static void send_next(struct pc_daemon *d)
     struct pc_error err = {.text = ""};
     if (d->fd < 0 || d->asked || d->first == NULL)
         return;
-    if (pc_wire_send(d->fd, &d->first->request->base, NULL, 0, &err) != PC_OK) {
+    if (pc_wire_send(d->fd, d->first->request, NULL, 0, &err) != PC_OK) {
         lose(d, err.text);
         return;
     }
@@ -245,21 +244,21 @@ bool pc_daemon_is_up(const struct pc_daemon *d)
     return d->fd >= 0;
 }
 
-/* A copy by way of its packed form: the caller's message may be on its stack, and point into anything. */
-static Poolcap__AdminRequest *copy(const Poolcap__AdminRequest *request)
+/* By way of its packed form: the message may be on a stack, or in an arena, and point into anything. */
+ProtobufCMessage *pc_daemon_copy(const ProtobufCMessage *message)
 {
-    size_t length = poolcap__admin_request__get_packed_size(request);
+    size_t length = protobuf_c_message_get_packed_size(message);
     pc_auto_free uint8_t *bytes = malloc(length + 1);
     if (bytes == NULL)
         return NULL;
-    poolcap__admin_request__pack(request, bytes);
-    return poolcap__admin_request__unpack(NULL, length, bytes);
+    protobuf_c_message_pack(message, bytes);
+    return protobuf_c_message_unpack(message->descriptor, NULL, length, bytes);
 }
 
 void pc_daemon_ask(struct pc_daemon *d, const Poolcap__AdminRequest *request, pc_daemon_answer answer, void *arg)
 {
     struct question *q = calloc(1, sizeof *q);
-    if (q == NULL || (q->request = copy(request)) == NULL) {
+    if (q == NULL || (q->request = pc_daemon_copy(&request->base)) == NULL) {
         pc_log_error("daemon", "no host memory to ask poolcapd");
         abort(); /* a few hundred bytes: the kernel gives them or ends us; we are started again and lose nothing */
     }

@@ -35,4 +35,7 @@ typedef void (*pc_daemon_answer)(void *arg, enum pc_status status, const Poolcap
 /* The request is copied before this returns. */
 void pc_daemon_ask(struct pc_daemon *daemon, const Poolcap__AdminRequest *request, pc_daemon_answer answer, void *arg);
 
+/* A message that lives on its own (protobuf_c_message_free_unpacked ends it); NULL: no host memory. */
+ProtobufCMessage *pc_daemon_copy(const ProtobufCMessage *message);
+
 #endif

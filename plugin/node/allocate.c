@@ -2,6 +2,7 @@
  * Allocate and GetPreferredAllocation. Allocate waits for nobody: a record on the disk, a directory, the books in
  * memory. Its failure is final for the pod and a storm for its Deployment, so it fails only where the grant could never
  * work.
+ * That a request names a container, and each container a unit, its caller sees to (device_plugin.h).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,8 +62,6 @@ static enum pc_status give(struct pc_node *node, const V1beta1__ContainerAllocat
                            struct pc_node_grant **out, struct pc_error *err)
 {
     struct pc_record record = {.unit_bytes = node->units.unit_bytes, .created = (uint64_t)time(NULL)};
-    if (request->n_devices_ids == 0)
-        return pc_error_set(err, PC_ERR_INVALID, 0, "no units were asked for");
     enum pc_status status =
         pc_unit_set_parse(&node->units, request->devices_ids, request->n_devices_ids, &record.units, err);
     if (status != PC_OK)
@@ -130,11 +129,7 @@ void pc_node_allocate(void *arg, struct pc_rpc_call *call, const V1beta1__Alloca
     struct pc_error err = {.text = ""};
     struct giving g = {.count = 0};
     V1beta1__AllocateResponse reply = V1BETA1__ALLOCATE_RESPONSE__INIT;
-    enum pc_status status = PC_OK;
-    if (request->n_container_requests == 0)
-        status = pc_error_set(&err, PC_ERR_INVALID, 0, "the request names no container");
-    if (status == PC_OK)
-        status = begin_giving(&g, request->n_container_requests, &err);
+    enum pc_status status = begin_giving(&g, request->n_container_requests, &err);
     if (status == PC_OK)
         status = give_all(node, request, &g, &err);
     if (status == PC_OK) {

@@ -15,15 +15,18 @@ struct about {
     uint64_t cap;
 };
 
-static struct about *about(struct pc_node *node, const struct pc_node_grant *grant)
+/* False where nothing was asked, for want of host memory: the next turn comes to it again. */
+static bool ask(struct pc_node *node, const struct pc_node_grant *grant, const Poolcap__AdminRequest *request,
+                pc_daemon_answer answer)
 {
     struct about *a = calloc(1, sizeof *a);
     if (a == NULL)
-        return NULL;
+        return false;
     a->node = node;
     a->cap = grant->cap;
     memcpy(a->name, grant->record.name, sizeof a->name);
-    return a;
+    pc_daemon_ask(node->daemon, request, answer, a);
+    return true;
 }
 
 /* The grant that an answer is about; frees what the question kept. */
@@ -125,15 +128,15 @@ static void tell_cap(struct pc_node *node, struct pc_node_grant *grant)
     for (unsigned g = 0; g < node->units.gpus; g++) {
         Poolcap__AdminSetCap set = POOLCAP__ADMIN_SET_CAP__INIT;
         Poolcap__AdminRequest request = POOLCAP__ADMIN_REQUEST__INIT;
-        struct about *a;
-        if (pc_unit_set_on(&grant->record.units, g) == 0 || (a = about(node, grant)) == NULL)
+        if (pc_unit_set_on(&grant->record.units, g) == 0)
             continue;
         set.grant = grant->record.name;
         set.gpu = node->units.gpu[g].uuid;
         set.cap = cap_on(grant, g);
         request.body_case = POOLCAP__ADMIN_REQUEST__BODY_SET_CAP;
         request.set_cap = &set;
-        pc_daemon_ask(node->daemon, &request, on_cap, a);
+        if (!ask(node, grant, &request, on_cap))
+            grant->cap_told = 0;
     }
 }
 
@@ -191,11 +194,7 @@ void pc_node_make(struct pc_node *node, struct pc_node_grant *grant)
     Poolcap__AdminGpuShare share[PC_UNITS_GPUS_MAX], *shares[PC_UNITS_GPUS_MAX];
     if (grant->made || grant->asking || grant->dropping || !pc_daemon_is_up(node->daemon))
         return;
-    struct about *a = about(node, grant);
-    if (a == NULL)
-        return;
     decide_cap(node, grant);
-    a->cap = grant->cap;
     for (unsigned g = 0; g < node->units.gpus; g++) {
         size_t count = pc_unit_set_on(&grant->record.units, g);
         if (count == 0)
@@ -214,8 +213,7 @@ void pc_node_make(struct pc_node *node, struct pc_node_grant *grant)
     make.gpus = shares;
     request.body_case = POOLCAP__ADMIN_REQUEST__BODY_MAKE_GRANT;
     request.make_grant = &make;
-    grant->asking = true;
-    pc_daemon_ask(node->daemon, &request, on_made, a);
+    grant->asking = ask(node, grant, &request, on_made);
 }
 
 /* ---- binding later what was made for nobody in particular ---- */
@@ -234,15 +232,12 @@ void pc_node_bind_there(struct pc_node *node, struct pc_node_grant *grant)
 {
     Poolcap__AdminBind bind = POOLCAP__ADMIN_BIND__INIT;
     Poolcap__AdminRequest request = POOLCAP__ADMIN_REQUEST__INIT;
-    struct about *a = about(node, grant);
     grant->unbound_there = false;
-    if (a == NULL)
-        return;
     bind.grant = grant->record.name;
     bind.pod_uid = grant->record.pod_uid;
     request.body_case = POOLCAP__ADMIN_REQUEST__BODY_BIND;
     request.bind = &bind;
-    pc_daemon_ask(node->daemon, &request, on_bound, a);
+    ask(node, grant, &request, on_bound);
 }
 
 /* ---- dropping ---- */
@@ -269,13 +264,11 @@ void pc_node_drop(struct pc_node *node, struct pc_node_grant *grant)
 {
     Poolcap__AdminDropGrant drop = POOLCAP__ADMIN_DROP_GRANT__INIT;
     Poolcap__AdminRequest request = POOLCAP__ADMIN_REQUEST__INIT;
-    struct about *a;
-    if (grant->asking || grant->dropping || !pc_daemon_is_up(node->daemon) || (a = about(node, grant)) == NULL)
+    if (grant->asking || grant->dropping || !pc_daemon_is_up(node->daemon))
         return;
     drop.grant = grant->record.name;
     drop.if_unused = 1;
     request.body_case = POOLCAP__ADMIN_REQUEST__BODY_DROP_GRANT;
     request.drop_grant = &drop;
-    grant->asking = true;
-    pc_daemon_ask(node->daemon, &request, on_dropped, a);
+    grant->asking = ask(node, grant, &request, on_dropped);
 }

@@ -1,17 +1,16 @@
 #include "plugin/node/node.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "alloc/base/bytes.h"
 #include "alloc/base/log.h"
+#include "plugin/kubelet/lock_file.h"
 #include "plugin/node/state.h"
 
 enum { SILENCE_MS = 10000 };
@@ -199,15 +198,18 @@ static enum pc_status begin_plugin(struct pc_node *node, struct pc_error *err)
     return pc_device_plugin_start(node->loop, node->rpc, &config, &ops, node, &node->plugin, err);
 }
 
-void pc_node_gpus_changed(struct pc_node *node)
+void pc_node_see_gpus(struct pc_node *node)
 {
-    struct pc_error err = {.text = ""};
     for (unsigned g = 0; g < node->units.gpus; g++)
         node->units.gpu[g].present = false;
     pc_node_snapshot_gpus(node, see_gpu, node);
     pc_timer_stop(node->silence);
     node->daemon_silent = false;
-    node->daemon_answered = true;
+}
+
+void pc_node_offer(struct pc_node *node)
+{
+    struct pc_error err = {.text = ""};
     pc_node_units_changed(node);
     if (node->plugin == NULL && node->list != NULL && begin_plugin(node, &err) != PC_OK)
         fail(node, &err);
@@ -314,13 +316,7 @@ static enum pc_status lock_state(struct pc_node *node, struct pc_error *err)
     snprintf(path, sizeof path, "%s/plugin.lock", node->config->state_directory);
     if (mkdir(node->config->state_directory, 0755) < 0 && errno != EEXIST)
         return pc_error_errno(err, errno, "cannot make the state directory %.200s", node->config->state_directory);
-    node->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (node->lock < 0)
-        return pc_error_errno(err, errno, "cannot open the lock file %.300s", path);
-    if (flock(node->lock, LOCK_EX | LOCK_NB) < 0)
-        return pc_error_set(err, PC_ERR_BUSY, errno,
-                            "another poolcap-plugin uses %.200s; end it first (two would give units twice)", path);
-    return PC_OK;
+    return pc_lock_file_take(path, &node->lock, err);
 }
 
 static enum pc_status adopt(void *arg, struct pc_record *record, struct pc_error *err)
@@ -344,8 +340,6 @@ static enum pc_status set_paths(struct pc_node *node, struct pc_error *err)
     snprintf(node->records, sizeof node->records, "%s/grants", c->state_directory);
     snprintf(node->grants, sizeof node->grants, "%s/grants", c->run_directory);
     snprintf(node->checkpoint, sizeof node->checkpoint, "%s/kubelet_internal_checkpoint", c->device_plugin_directory);
-    if (c->unit < PC_POOL_GRANULE || c->unit % PC_POOL_GRANULE != 0)
-        return pc_error_set(err, PC_ERR_INVALID, 0, "the unit has to be a multiple of 32Mi; 256Mi is usual");
     node->units.unit_bytes = c->unit;
     return check_shim(c->shim_directory, err);
 }

@@ -222,21 +222,6 @@ static bool ends_with(const char *s, const char *end)
     return a >= b && strcmp(s + a - b, end) == 0;
 }
 
-static enum pc_status make_directory(const char *directory, struct pc_error *err)
-{
-    char parent[PATH];
-    snprintf(parent, sizeof parent, "%s", directory);
-    char *slash = strrchr(parent, '/');
-    if (slash != NULL && slash != parent) {
-        *slash = '\0';
-        if (mkdir(parent, 0755) < 0 && errno != EEXIST)
-            return pc_error_errno(err, errno, "cannot make the directory %.300s", parent);
-    }
-    if (mkdir(directory, 0700) < 0 && errno != EEXIST)
-        return pc_error_errno(err, errno, "cannot make the directory %.300s", directory);
-    return PC_OK;
-}
-
 static enum pc_status read_entry(DIR *dir, const char *name, struct pc_units *units, pc_record_each each, void *arg,
                                  unsigned *bad, struct pc_error *err)
 {
@@ -260,10 +245,10 @@ enum pc_status pc_record_read_all(const char *directory, struct pc_units *units,
                                   unsigned *bad, struct pc_error *err)
 {
     const struct dirent *entry;
-    enum pc_status status = make_directory(directory, err);
+    enum pc_status status = PC_OK;
     *bad = 0;
-    if (status != PC_OK)
-        return status;
+    if (mkdir(directory, 0700) < 0 && errno != EEXIST)
+        return pc_error_errno(err, errno, "cannot make the directory of the records, %.300s", directory);
     DIR *dir = opendir(directory);
     if (dir == NULL)
         return pc_error_errno(err, errno, "cannot read the directory of the records, %.300s", directory);

@@ -24,16 +24,6 @@ static void clear(struct pages *pages)
     pages->count = 0;
 }
 
-static Poolcap__AdminListReply *copy(const Poolcap__AdminListReply *list)
-{
-    size_t length = poolcap__admin_list_reply__get_packed_size(list);
-    pc_auto_free uint8_t *bytes = malloc(length + 1);
-    if (bytes == NULL)
-        return NULL;
-    poolcap__admin_list_reply__pack(list, bytes);
-    return poolcap__admin_list_reply__unpack(NULL, length, bytes);
-}
-
 static void finish(struct pc_node *node, bool whole)
 {
     struct pc_snapshot *s = node->snapshot;
@@ -57,7 +47,7 @@ static void on_page(void *arg, enum pc_status status, const Poolcap__AdminReply 
     (void)err;
     Poolcap__AdminListReply *page = NULL;
     if (status == PC_OK && reply->list != NULL && coming->count < PAGES)
-        page = copy(reply->list);
+        page = (Poolcap__AdminListReply *)pc_daemon_copy(&reply->list->base);
     if (page == NULL) {
         finish(node, false);
         return;

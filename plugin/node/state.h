@@ -65,8 +65,7 @@ struct pc_node {
     unsigned bad_records;
 
     struct pc_daemon *daemon;
-    bool daemon_answered; /* once, in this process's life */
-    bool daemon_silent;   /* away for so long that free units are not offered */
+    bool daemon_silent; /* away for so long that free units are not offered */
     struct pc_timer *silence;
     struct pc_snapshot *snapshot; /* poolcapd's last list */
     uint64_t context_bytes;       /* the dearest context of its GPUs */
@@ -102,8 +101,10 @@ struct pc_node {
 
 /* The state of the units changed: the list is made anew and sent where it differs. */
 void pc_node_units_changed(struct pc_node *node);
-/* poolcapd named its GPUs: their units follow, and the first time, the registration. */
-void pc_node_gpus_changed(struct pc_node *node);
+/* poolcapd named its GPUs: their units follow. */
+void pc_node_see_gpus(struct pc_node *node);
+/* What it came to is offered to the kubelet, the first time by registering, and shown in the node's labels. */
+void pc_node_offer(struct pc_node *node);
 struct pc_node_grant *pc_node_find(struct pc_node *node, const char *name);
 uint64_t pc_node_granted(const struct pc_node *node, const struct pc_node_grant *grant); /* bytes of its units */
 uint64_t pc_node_least(const struct pc_node *node); /* bytes that one process needs */

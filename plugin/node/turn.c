@@ -133,9 +133,9 @@ static void on_snapshot(struct pc_node *node, bool whole)
     if (whole) {
         unmake(node);
         pc_node_snapshot_grants(node, see_grant, node);
-        pc_node_gpus_changed(node);
+        pc_node_see_gpus(node);
         consider_all(node);
-        pc_node_units_changed(node);
+        pc_node_offer(node);
         pc_node_report(node);
     }
     pc_node_prestart_step(node);

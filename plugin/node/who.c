@@ -134,13 +134,13 @@ static const struct pc_claim *find_claim(const struct pc_node *node, const struc
         return NULL; /* older than the grant: it would name the units' last holder */
     for (size_t i = 0; i < list->claims.count; i++) {
         const struct pc_claim *claim = &list->claims.claim[i];
-        if (common(node, grant, claim) == 0)
+        size_t units = common(node, grant, claim);
+        if (units == 0)
             continue;
         met = claim;
-        if (equal(node, grant, claim)) {
-            *exact = true;
+        *exact = units == claim->count && units == grant->record.units.count;
+        if (*exact)
             return claim;
-        }
     }
     return met;
 }
