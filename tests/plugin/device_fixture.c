@@ -190,6 +190,13 @@ void fixture_wait_registered(struct fixture *f)
     assert_int_equal(fake_kubelet_current(f->kubelet)->devices, f->list.n_devices);
 }
 
+void fixture_register(struct fixture *f)
+{
+    fixture_start_kubelet(f);
+    fixture_start_plugin(f);
+    fixture_wait_registered(f);
+}
+
 bool fixture_is_lost(void *arg)
 {
     struct fixture *f = arg;

@@ -61,5 +61,6 @@ bool fixture_is_lost(void *arg);
 bool fixture_has_failed(void *arg);
 /* Waits for the kubelet's current endpoint to have the whole list. */
 void fixture_wait_registered(struct fixture *f);
+void fixture_register(struct fixture *f); /* starts both, and waits until the plugin is registered */
 
 #endif

@@ -42,9 +42,7 @@ static void test_many_devices(void **state)
     struct fixture *f = *state;
     fixture_free_devices(f);
     fixture_make_devices(f, MANY_DEVICES);
-    fixture_start_kubelet(f);
-    fixture_start_plugin(f);
-    fixture_wait_registered(f);
+    fixture_register(f);
     assert_int_equal(fake_kubelet_current(f->kubelet)->devices, MANY_DEVICES);
     for (int i = 0; i < 20; i++) { /* faster than they can be sent: the newest must come */
         f->device[i].health = (char *)(uintptr_t) "Unhealthy";
@@ -145,9 +143,7 @@ static void test_calls(void **state)
 {
     struct fixture *f = *state;
     char a[] = "8ef08c85-0001", b[] = "8ef08c85-0003", *ids[] = {a, b};
-    fixture_start_kubelet(f);
-    fixture_start_plugin(f);
-    fixture_wait_registered(f);
+    fixture_register(f);
     assert_int_equal(call_allocate(f, ids, 2), PC_OK);
     assert_string_equal(f->seen, "8ef08c85-0001,8ef08c85-0003,");
     assert_int_equal(call_preferred(f, ids + 1, 1), PC_OK);
@@ -169,9 +165,7 @@ static void test_bad_calls(void **state)
     V1beta1__AllocateRequest nobody = V1BETA1__ALLOCATE_REQUEST__INIT;
     memset(lengthy, 'x', sizeof lengthy - 1);
     lengthy[sizeof lengthy - 1] = '\0';
-    fixture_start_kubelet(f);
-    fixture_start_plugin(f);
-    fixture_wait_registered(f);
+    fixture_register(f);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char *ids[] = {good, bad[i]};
         assert_int_equal(call_allocate(f, ids, 2), PC_ERR_DENIED);
@@ -217,9 +211,7 @@ static void test_pre_start_later(void **state)
 {
     struct fixture *f = *state;
     V1beta1__PreStartContainerResponse reply = V1BETA1__PRE_START_CONTAINER_RESPONSE__INIT;
-    fixture_start_kubelet(f);
-    fixture_start_plugin(f);
-    fixture_wait_registered(f);
+    fixture_register(f);
     begin_held(f);
     assert_int_equal(f->answers, 0);
     pc_rpc_reply(pc_steal(&f->held), &reply.base);

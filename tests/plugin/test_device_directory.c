@@ -25,9 +25,7 @@ static void test_second_instance(void **state)
     struct pc_device_plugin *second = NULL;
     struct pc_error err = {.text = ""};
     char pid[32];
-    fixture_start_kubelet(f);
-    fixture_start_plugin(f);
-    fixture_wait_registered(f);
+    fixture_register(f);
     enum pc_status status = fixture_start_at(f, f->directory, "poolcap", &second, &err);
     pc_device_plugin_stop(second);
     assert_int_equal(status, PC_ERR_BUSY);

@@ -63,9 +63,7 @@ static void test_kubelet_restarts(void **state)
 {
     struct fixture *f = *state;
     char first[FAKE_NAME];
-    fixture_start_kubelet(f);
-    fixture_start_plugin(f);
-    fixture_wait_registered(f);
+    fixture_register(f);
     strcpy(first, fake_kubelet_current(f->kubelet)->name);
     for (unsigned i = 2; i < 6; i++) {
         fake_kubelet_stop(f->kubelet, false);
@@ -84,9 +82,7 @@ static void test_kubelet_restarts(void **state)
 static void test_stale_socket(void **state)
 {
     struct fixture *f = *state;
-    fixture_start_kubelet(f);
-    fixture_start_plugin(f);
-    fixture_wait_registered(f);
+    fixture_register(f);
     fake_kubelet_stop(f->kubelet, true);
     fake_wait(f->loop, fixture_is_lost, f, "the end of the registration");
     fake_wait(f->loop, fixture_has_failed, f, "a registration that fails");
@@ -130,9 +126,7 @@ static void test_stream_ends(void **state)
 {
     struct fixture *f = *state;
     char first[FAKE_NAME];
-    fixture_start_kubelet(f);
-    fixture_start_plugin(f);
-    fixture_wait_registered(f);
+    fixture_register(f);
     strcpy(first, fake_kubelet_current(f->kubelet)->name);
     fake_endpoint_drop(fake_kubelet_current(f->kubelet));
     fake_wait(f->loop, fixture_is_lost, f, "the end of the registration");
@@ -247,9 +241,7 @@ static bool second_has_two(void *arg)
 static void test_two_streams(void **state)
 {
     struct fixture *f = *state;
-    fixture_start_kubelet(f);
-    fixture_start_plugin(f);
-    fixture_wait_registered(f);
+    fixture_register(f);
     move_socket(f);
     f->registered = false;
     fake_wait(f->loop, twice, f, "a second registration");
@@ -298,9 +290,7 @@ static void test_own_socket_deleted(void **state)
 {
     struct fixture *f = *state;
     char path[PATH_ROOM];
-    fixture_start_kubelet(f);
-    fixture_start_plugin(f);
-    fixture_wait_registered(f);
+    fixture_register(f);
     fixture_path_in(f, fake_kubelet_current(f->kubelet)->name, path);
     assert_int_equal(unlink(path), 0);
     fake_endpoint_drop(fake_kubelet_current(f->kubelet));
@@ -319,9 +309,7 @@ static bool stream_ended(void *arg)
 static void test_stop(void **state)
 {
     struct fixture *f = *state;
-    fixture_start_kubelet(f);
-    fixture_start_plugin(f);
-    fixture_wait_registered(f);
+    fixture_register(f);
     unsigned no = f->said_no;
     pc_device_plugin_stop(f->plugin);
     f->plugin = NULL;
